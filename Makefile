@@ -1,0 +1,82 @@
+# The commands of the course. A target that needs the environment builds it first.
+
+RUN := .venv/bin/python
+BUILT := .venv/built
+
+# The first Python of these that is 3.11 or newer. Another one:
+# make env PYTHON=/path/to/python
+RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(or $(firstword $(foreach name,python3.11 python3 python3.12 python3.13,\
+	$(shell $(name) $(RECENT) 2>/dev/null && echo $(name)))),python3)
+
+# Where pip also looks for wheels, such as the CPU-only ones of PyTorch (README).
+TORCH_INDEX ?=
+INSTALL = -m pip install --disable-pip-version-check \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev,grading]'
+
+# Each target first says what it does, in the words of `make help`.
+say = @sed -n 's/^$@:.*\#\# /make $@: /p' Makefile
+need_python = @$(PYTHON) $(RECENT) 2>/dev/null || { echo "This course needs\
+	Python 3.11 or newer, and $(PYTHON) is older or missing: install one, or name it\
+	with make env PYTHON=/path/to/python." >&2; exit 1; }
+
+.PHONY: help env lab test notebooks bench data pins clean
+
+help: ## list the targets (the default)
+	@echo "Usage: make TARGET [ARGS=\"...\"]"
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
+
+env: $(BUILT) ## build .venv, or bring it up to date
+	@echo "make env: .venv is up to date."
+
+$(BUILT): pyproject.toml constraints.txt
+	$(need_python)
+	@echo "Installing the course into .venv; the first time takes some minutes."
+	@$(PYTHON) -m venv .venv
+	@$(RUN) $(INSTALL) --constraint constraints.txt
+	@touch $@
+
+lab: $(BUILT) ## open JupyterLab and print its address; Ctrl-C twice ends it
+	$(say)
+	@$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" \
+		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
+		--LabApp.news_url=None \
+		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
+		--MappingKernelManager.transport_encryption=auto --log-level=WARN \
+		$(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+
+test: $(BUILT) ## check the style, then run all tests (ARGS go to pytest)
+	$(say)
+	@$(RUN) -m ruff check
+	@$(RUN) -m pytest -q $(ARGS)
+
+notebooks: $(BUILT) ## run the chapters on fresh kernels, in place (ARGS="02 03")
+	$(say)
+	@$(RUN) notebooks/run.py $(ARGS)
+
+bench: $(BUILT) ## measure the speeds of this machine and write a table
+	$(say)
+	@$(RUN) bench/run.py $(ARGS)
+
+data: $(BUILT) ## train the tiny pair anew (hours; each step resumes if stopped)
+	$(say)
+	@$(RUN) data/make_tiny/corpus.py
+	@$(RUN) data/make_tiny/train.py
+	@$(RUN) data/make_tiny/distill.py
+	@$(RUN) data/make_tiny/evaluate.py
+
+pins: ## move constraints.txt to the newest versions that pyproject.toml allows
+	$(say)
+	$(need_python)
+	@$(PYTHON) -m venv --clear .venv-pins
+	@.venv-pins/bin/python $(INSTALL) $(ARGS)
+	@.venv-pins/bin/python -m pip freeze --exclude-editable | sed 's/+.*//' > .venv-pins/new
+	@{ grep '^#' constraints.txt; cat .venv-pins/new; } > .venv-pins/constraints.txt
+	@mv .venv-pins/constraints.txt constraints.txt
+	@rm -r .venv-pins
+
+clean: ## remove .venv, caches and build folders (data/work stays)
+	$(say)
+	@rm -rf .venv .venv-pins .pytest_cache .ruff_cache build dist *.egg-info
+	@find . -name __pycache__ -prune -exec rm -r {} +
+	@find . -name .ipynb_checkpoints -prune -exec rm -r {} +

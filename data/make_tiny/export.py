@@ -1,0 +1,31 @@
+"""Writes a trained pair as ordinary Hugging Face folders, with their sha256 sums."""
+import hashlib
+
+import torch
+from train import WORK, new_pair
+
+TINY = WORK.parent / "tiny"
+
+
+def export(target, draft):
+    """Saves both models in float16 beside their tokenizers, then SHA256SUMS."""
+    for name, model in (("target", target), ("draft", draft)):
+        model.half().save_pretrained(TINY / name)
+    lines = []
+    for path in sorted(TINY.glob("*/*")):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        lines.append(f"{digest}  {path.relative_to(TINY)}\n")
+    (TINY / "SHA256SUMS").write_text("".join(lines))
+
+
+def trained_pair(checkpoint):
+    """Target and draft as a checkpoint in data/work holds them."""
+    target, draft = new_pair()
+    state = torch.load(WORK / checkpoint, weights_only=True)
+    target.load_state_dict(state["target"])
+    draft.load_state_dict(state["draft"])
+    return target.eval(), draft
+
+
+if __name__ == "__main__":
+    export(*trained_pair("joint.pt"))

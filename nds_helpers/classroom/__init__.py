@@ -1,0 +1,1 @@
+"""Exercise checks: each says what was expected, what came, and a hint."""

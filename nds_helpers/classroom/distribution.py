@@ -1,0 +1,83 @@
+"""Checks of chapter 03: acceptance, residual, and a block verified token by token."""
+import torch
+
+from .report import check
+
+
+def check_acceptance(acceptance):
+    """Checks `acceptance(p, q) -> FloatTensor[V]`; True where it passes."""
+    return check(acceptance, [
+        ((row(0.2, 0.5, 0.3), row(0.4, 0.25, 0.35)), row(0.5, 1.0, 6 / 7),
+         "a probability never exceeds 1, and the surplus that has to be thinned "
+         "out is the draft's, not the target's."),
+        ((row(0.5, 0.5, 0.0), row(0.125, 0.125, 0.75)), row(1.0, 1.0, 0.0),
+         "where the target gives a word nothing, the word is never kept; where q is "
+         "the smaller one, it is always kept. This isn't the area min(p, q)."),
+        ((row(0.3, 0.7, 0.0), row(0.6, 0.0, 0.4)), row(0.5, 0.0, 0.0),
+         "a word with q = 0 is never drafted; the task says what its entry is. "
+         "Dividing by zero gives inf, and clamping turns inf into 1."),
+        ((row(0.25, 0.75, 0.0), row(0.5, 0.5, 0.0)), row(0.5, 1.0, 0.0),
+         "0 / 0 is nan, and nan survives a clamp. Where q is 0, don't use the ratio."),
+    ])
+
+
+def check_residual(safe_residual):
+    """Checks `safe_residual(p, q) -> FloatTensor[V]`; True where it passes."""
+    same = row(0.2, 0.3, 0.5)
+    return check(safe_residual, [
+        ((row(0.2, 0.5, 0.3), row(0.6, 0.3, 0.1)), row(0.0, 0.5, 0.5),
+         "it holds only what the target has more of: nothing is negative, and it is "
+         "a distribution, so it sums to 1. Which one is subtracted from which?"),
+        ((row(0.7, 0.2, 0.1), row(0.1, 0.4, 0.5)), row(1.0, 0.0, 0.0),
+         "words that the draft already overdoes get nothing here: a difference below "
+         "zero counts as zero, not as its absolute value."),
+        ((same, same.clone()), same,
+         "p equals q: nothing is left over, and dividing by that nothing gives nan. "
+         "A valid distribution must come out; which one is the target's?"),
+        ((same * (1 - 1e-9), same.clone()), same,
+         "p is a hair below q everywhere, as rounding can leave it. The two aren't "
+         "equal, yet nothing is left over: look at the sum before you divide by it."),
+    ])
+
+
+def check_verify(verify):
+    """Checks `verify(p, q, tokens, u) -> (accepted, next)`; True where it passes."""
+    p = table((0.2, 0.5, 0.3), (0.1, 0.6, 0.3), (0.7, 0.2, 0.1))
+    q = table((0.6, 0.3, 0.1), (0.1, 0.3, 0.6))
+    wide = table((0.1, 0.7, 0.2), (0.2, 0.5, 0.3), (0.6, 0.3, 0.1), (0.3, 0.3, 0.4))
+    narrow = table((0.4, 0.5, 0.1), (0.2, 0.2, 0.6), (0.6, 0.2, 0.2))
+    return check(verify, [
+        ((p, q, ids(1, 2), row(0.99, 0.49, 0.95)), (2, 2),
+         "both pass (0.99 < 1 and 0.49 < 0.5). The bonus comes from the target's own "
+         "row behind the block, p[K], and nothing is subtracted from it."),
+        ((p, q, ids(0, 2), row(0.4, 0.2, 0.1)), (0, 1),
+         "0.4 isn't below 1/3: the first word is rejected, and all behind it is void, "
+         "whatever its own test says. One word is drawn in its place."),
+        ((p, q, ids(1, 2), row(0.7, 0.6, 0.05)), (1, 1),
+         "the second word is rejected; its replacement comes from what the target has "
+         "left over in that word's own row, not from p, and is drawn by u[K]."),
+        ((wide, narrow, ids(0, 2, 0), row(0.5, 0.1, 0.3, 0.9)), (0, 2),
+         "the round ends at the first rejection: two later words would pass, but "
+         "they continue a text that isn't there any more."),
+        ((wide, narrow, ids(1, 2, 0), row(0.3, 0.49, 0.97, 0.9)), (3, 2),
+         "p(x)/q(x) is 1.4, 0.5 and 1.0 here; compare each u[i] with its own row."),
+        ((p[:1], q[:0], ids(), row(0.5)), (0, 1),
+         "K = 0: nothing was drafted, and the round is one plain draw from the target."),
+        ((p[:2].clone(), p[:1].clone(), ids(1), row(0.999999, 0.05)), (1, 0),
+         "p equals q: every draft is accepted, whatever u is."),
+    ])
+
+
+def row(*values):
+    """FloatTensor[V] in float64."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def table(*rows):
+    """FloatTensor[rows, V] in float64."""
+    return torch.stack([row(*values) for values in rows])
+
+
+def ids(*values):
+    """LongTensor[K], possibly empty."""
+    return torch.tensor(values, dtype=torch.long)

@@ -1,0 +1,1 @@
+"""Theory, measurement, plots, explorers."""

@@ -1,0 +1,104 @@
+"""Plots of the course: one style, colours that stay apart, direct labels.
+
+Every draw_ function takes a matplotlib Axes and plain numbers and returns
+nothing, so that a chapter, a slider and a test can use it alike.
+"""
+import matplotlib.pyplot as plt
+
+# Okabe and Ito's colours, ordered so that neighbours differ in brightness too.
+PALETTE = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+HATCHES = ("", "//", "..", "xx")
+
+STYLE = {
+    "figure.figsize": (8, 4.2), "figure.dpi": 90, "figure.facecolor": "white",
+    "savefig.facecolor": "white", "axes.facecolor": "white", "font.size": 13,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.alpha": 0.3, "lines.linewidth": 2.4, "lines.markersize": 8,
+    "figure.constrained_layout.use": True,
+}
+
+
+def new_figure(columns=1, rows=1, **size):
+    """A figure in the course's style; returns (figure, axes)."""
+    plt.draw_if_interactive()  # loads the backend: rc_context would undo what it sets
+    with plt.rc_context(STYLE):
+        return plt.subplots(rows, columns, **size)
+
+
+def draw_lines(ax, series, xlabel, ylabel):
+    """Lines told apart by colour, marker and dash, each labelled at its end.
+
+    Args:
+        ax: Axes.
+        series: dict of label -> (xs, ys).
+        xlabel, ylabel: axis labels, with units.
+    """
+    for i, (label, (xs, ys)) in enumerate(series.items()):
+        look = dict(color=PALETTE[i % 6], marker=MARKERS[i % 6], linestyle=DASHES[i % 6])
+        ax.plot(xs, ys, label=label, **look)
+        ax.annotate(f" {label}", (xs[-1], ys[-1]), color=look["color"], va="center",
+                    xytext=(6, 0), textcoords="offset points", annotation_clip=False)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def draw_bars(ax, series, names, ylabel):
+    """Groups of bars told apart by colour and hatch, with a legend.
+
+    Args:
+        ax: Axes.
+        series: dict of label -> one height a name.
+        names: what stands under each group.
+        ylabel: axis label, with units.
+    """
+    width = 0.8 / len(series)
+    for i, (label, heights) in enumerate(series.items()):
+        at = [n + (i - (len(series) - 1) / 2) * width for n in range(len(names))]
+        ax.bar(at, heights, width, label=label, color=PALETTE[i % 6],
+               hatch=HATCHES[i % 4], edgecolor="white")
+    ax.set_xticks(range(len(names)), names)
+    ax.set(ylabel=ylabel)
+    if len(series) > 1:
+        ax.legend(frameon=False)
+
+
+def draw_break_even(ax):
+    """The line at 1.0 below which speculation loses."""
+    ax.axhline(1.0, color="#666666", linewidth=1.2)
+    ax.annotate("break-even", (0.01, 1.0), xycoords=("axes fraction", "data"),
+                va="bottom", fontsize=10, color="#444444",
+                bbox=dict(facecolor="white", edgecolor="none", pad=1))
+
+
+def draw_speedup(ax, ks, series):
+    """Speedup against K, with the break-even line.
+
+    Args:
+        ax: Axes.
+        ks: list of K.
+        series: dict of label -> one speedup a K.
+    """
+    draw_lines(ax, {label: (ks, ys) for label, ys in series.items()},
+               "K, drafted tokens a round", "speed over plain decoding")
+    draw_break_even(ax)
+    ax.set_xticks(ks)
+    ax.set_ylim(bottom=0)
+
+
+def draw_acceptance(ax, by_position, alpha=None):
+    """Acceptance at each position of the block, given that it was reached.
+
+    Args:
+        ax: Axes.
+        by_position: list of (accepted, reached) counts, from Trace.by_position.
+        alpha: draws a horizontal line at this rate, if given.
+    """
+    rates = [accepted / reached for accepted, reached in by_position]
+    names = [str(i + 1) for i in range(len(rates))]
+    draw_bars(ax, {"measured": rates}, names, "accepted, if reached")
+    ax.set(xlabel="position in the block", ylim=(0, 1.05))
+    if alpha is not None:
+        ax.axhline(alpha, color=PALETTE[1], linestyle="--")
+        ax.annotate(f"alpha = {alpha:.2f}", (0.99, alpha), ha="right", va="bottom",
+                    xycoords=("axes fraction", "data"), color=PALETTE[1])

@@ -1,0 +1,195 @@
+"""One Llama-family decoder, written to be read: Llama, Qwen2 and Qwen3.
+
+Shapes: B batch, T tokens, D width, H heads, G kv heads, d head width,
+S tokens in the cache after this forward, V vocabulary.
+"""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .cache import KVCache
+from .rope import Rotary, rotate
+
+
+class RMSNorm(nn.Module):
+    """Scales x to unit root mean square, then by a learnt weight.
+
+    Zhang and Sennrich 2019, section 4.
+    """
+
+    def __init__(self, width, eps):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x):
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Causal self-attention in which H query heads share G kv heads.
+
+    Ainslie et al. 2023, section 2.2 (grouped-query attention).
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        width, d = config.width, config.head_width
+        self.head_width = d
+        self.q_proj = nn.Linear(width, config.heads * d, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(width, config.kv_heads * d, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(width, config.kv_heads * d, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(config.heads * d, width, bias=config.output_bias)
+        if config.qk_norm:
+            self.q_norm = RMSNorm(d, config.norm_eps)
+            self.k_norm = RMSNorm(d, config.norm_eps)
+        self.qk_norm = config.qk_norm
+
+    def forward(self, x, cos, sin, mask, cache, layer):
+        q = self.split_heads(self.q_proj(x))  # [B, H, T, d]
+        k = self.split_heads(self.k_proj(x))  # [B, G, T, d]
+        v = self.split_heads(self.v_proj(x))  # [B, G, T, d]
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if cache is not None:
+            k, v = cache.append(layer, k, v)  # [B, G, S, d]
+        return self.o_proj(grouped_attention(q, k, v, mask))
+
+    def split_heads(self, x):
+        """[B, T, heads * d] -> [B, heads, T, d]."""
+        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+
+def grouped_attention(q, k, v, mask):
+    """Attention of H query heads over G kv heads, without repeating k and v.
+
+    Args:
+        q: FloatTensor[B, H, T, d].
+        k, v: FloatTensor[B, G, S, d]; H is a multiple of G.
+        mask: BoolTensor[T, S], True where a token may look, or None for all.
+
+    Returns:
+        FloatTensor[B, T, H * d]. The H/G queries that share a kv head are laid
+        one below the other, as if they were more tokens of that head.
+    """
+    B, H, T, d = q.shape
+    G = k.shape[1]
+    q = q.reshape(B, G, H // G * T, d)
+    if mask is not None:
+        mask = mask.repeat(H // G, 1)  # [H/G * T, S]
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return out.reshape(B, H, T, d).transpose(1, 2).reshape(B, T, H * d)
+
+
+class MLP(nn.Module):
+    """Gated feed-forward layer: down(silu(gate(x)) * up(x)). Shazeer 2020."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.gate_proj = nn.Linear(config.width, config.mlp_width, bias=False)
+        self.up_proj = nn.Linear(config.width, config.mlp_width, bias=False)
+        self.down_proj = nn.Linear(config.mlp_width, config.width, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """One decoder layer: attention, then MLP, each added to the stream."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.width, config.norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RMSNorm(config.width, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x, *where):
+        x = x + self.self_attn(self.input_layernorm(x), *where)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    """A decoder-only language model over V words.
+
+    Attributes:
+        config: ModelConfig.
+        vocab_size: V, the number of ids that can be sampled; rows of the
+            embedding beyond it are padding and have no logits.
+        end_token_ids: tuple of ids that end a text.
+        max_length: positions that the model was trained for.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.end_token_ids = config.end_token_ids
+        self.max_length = config.max_length
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.width, config.norm_eps)
+        self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
+        if config.tied:
+            self.lm_head.weight = self.embed_tokens.weight
+        self.rotary = Rotary(config)
+
+    def new_cache(self, max_length, batch=1):
+        """An empty cache for `max_length` tokens of `batch` texts."""
+        c, like = self.config, self.norm.weight
+        return KVCache(c.layers, batch, c.kv_heads, max_length, c.head_width,
+                       like.dtype, like.device)
+
+    def forward(self, tokens, cache=None):
+        """Logits of the next token after each of `tokens`.
+
+        Args:
+            tokens: LongTensor[T] or [B, T], the tokens behind those in the cache.
+            cache: from `new_cache`, grows by T; None to start from nothing and
+                keep nothing.
+
+        Returns:
+            FloatTensor[T, V] or [B, T, V].
+        """
+        if tokens.dim() == 1:
+            return self.forward(tokens[None], cache)[0]
+        return self.logits(self.hidden(tokens, cache))
+
+    def prefill(self, tokens, cache, chunk=512):
+        """Feeds a prompt to the cache and computes no logits, `chunk` at a time."""
+        for part in tokens.split(chunk):
+            self.hidden(part[None], cache)
+
+    def hidden(self, tokens, cache=None):
+        """The stream after the last layer, normalised: [B, T] -> [B, T, D]."""
+        count = tokens.shape[1]
+        start = 0
+        if cache is not None:
+            cache.room_for(count)
+            start = cache.length
+        x = self.embed_tokens(tokens)  # [B, T, D]
+        cos, sin = self.rotary.rows(start, start + count, x)
+        mask = causal_mask(start, count, x.device)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, mask, cache, i)
+        if cache is not None:
+            cache.advance(count)
+        return self.norm(x)
+
+    def logits(self, x):
+        """[B, T, D] -> [B, T, V], padding ids cut off."""
+        return self.lm_head(x)[..., :self.vocab_size]
+
+
+def causal_mask(start, count, device):
+    """Which of start + count positions each new token may look at.
+
+    Returns:
+        BoolTensor[count, start + count], or None for one token, which may look
+        at everything.
+    """
+    if count == 1:
+        return None
+    seen = torch.arange(start + count, device=device)
+    return seen <= seen[start:, None]

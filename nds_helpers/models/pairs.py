@@ -1,0 +1,151 @@
+"""Draft/target pairs by name, by folder, or from the Hugging Face hub."""
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from .checkpoint import load_model
+from .decoder import Decoder
+
+DATA = Path(os.environ.get("NDS_DATA", Path(__file__).resolve().parents[2] / "data"))
+SUMS = "SHA256SUMS"
+NAMES = ("tiny",)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target, a draft that guesses for it, and the tokenizer of both.
+
+    `tokenizer` is None where the target's folder has none: prompts are ids then.
+    """
+
+    target: Decoder
+    draft: Decoder
+    tokenizer: object
+
+    def encode(self, text):
+        """Text to LongTensor[T], without special tokens."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return torch.tensor(ids, dtype=torch.long)
+
+    def decode(self, tokens):
+        """LongTensor[T] to text, special tokens shown."""
+        return self.tokenizer.decode(torch.as_tensor(tokens).tolist())
+
+
+def load_pair(name=None, *, target=None, draft=None, dtype=torch.float32,
+              device="cpu"):
+    """Loads a draft/target pair.
+
+    Args:
+        name: "tiny" (ships in data/, needs no network), or None.
+        target, draft: instead of a name, a folder or a hub id each.
+        dtype: of the weights in memory.
+        device: where they go.
+
+    Returns:
+        Pair.
+
+    Raises:
+        ValueError: unknown name, damaged file, mismatched vocabularies.
+        FileNotFoundError: a file is missing; how to restore it is said.
+        ConnectionError: a hub id can't be reached.
+    """
+    if name is not None:
+        if name not in NAMES or target is not None or draft is not None:
+            raise ValueError(f"load_pair takes one of the names {', '.join(NAMES)}, "
+                             f"or target= and draft=; got {name!r}.")
+        verify_files(DATA / name)
+        target, draft = DATA / name / "target", DATA / name / "draft"
+    elif target is None or draft is None:
+        raise ValueError("load_pair needs a name, or both target= and draft=.")
+    target, draft = find_folder(target), find_folder(draft)
+    pair = Pair(load_model(target, dtype, device), load_model(draft, dtype, device),
+                load_tokenizer(target))
+    match_vocabularies(pair, load_tokenizer(draft))
+    return pair
+
+
+def verify_files(folder):
+    """Compares the shipped files with the sha256 sums beside them.
+
+    Raises:
+        FileNotFoundError, ValueError: the first file that is missing or altered,
+            and how to restore it.
+    """
+    remedy = f"restore it with: git checkout -- data/{folder.name}"
+    if not (folder / SUMS).exists():
+        raise FileNotFoundError(
+            f"{folder / SUMS} is missing; {remedy} (or set NDS_DATA to the "
+            "folder data/ of the course).")
+    for line in (folder / SUMS).read_text().splitlines():
+        expected, name = line.split(maxsplit=1)
+        path = folder / name
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing; {remedy}")
+        if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+            raise ValueError(f"{path} is damaged or was altered (its sha256 "
+                             f"isn't the one in {SUMS}); {remedy}")
+
+
+def find_folder(where):
+    """A local folder as it is; anything else is a hub id, fetched to the cache."""
+    path = Path(where).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_absolute() or str(where).count("/") != 1:
+        raise FileNotFoundError(f"there is no folder {where}, and it isn't a hub "
+                                "id of the form org/name either.")
+    from .hub import fetch  # only this path needs the hub library
+
+    return fetch(str(where))
+
+
+def load_tokenizer(folder):
+    """The tokenizer in a folder, or None where it has no tokenizer.json."""
+    if not (folder / "tokenizer.json").exists():
+        return None
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True,
+                                         trust_remote_code=False)
+
+
+def match_vocabularies(pair, draft_tokenizer):
+    """Requires that an id means the same to both models; masks padding ids.
+
+    Raises:
+        ValueError: with both sizes and the first id that differs.
+    """
+    ours, theirs = words(pair.tokenizer), words(draft_tokenizer)
+    if ours and theirs and ours != theirs:
+        differ = min(i for i in ours.keys() | theirs.keys()
+                     if ours.get(i) != theirs.get(i))
+        raise ValueError(
+            f"target and draft don't share a vocabulary (sizes {len(ours)} and "
+            f"{len(theirs)}): id {differ} is {ours.get(differ)!r} to the target "
+            f"and {theirs.get(differ)!r} to the draft.")
+    if ours or theirs:
+        mask_padding(pair, max(ours or theirs) + 1)
+    elif pair.target.vocab_size < pair.draft.vocab_size:
+        raise ValueError(
+            f"the draft has {pair.draft.vocab_size} ids and the target "
+            f"{pair.target.vocab_size}: id {pair.target.vocab_size} is the "
+            "first that the target doesn't know.")
+
+
+def mask_padding(pair, count):
+    """Ids from `count` on, beyond the tokenizer, get no logits from either model."""
+    for model in (pair.target, pair.draft):
+        if model.vocab_size < count:
+            raise ValueError(f"the tokenizer has {count} ids, but a model has "
+                             f"logits for {model.vocab_size} only.")
+        model.vocab_size = count
+
+
+def words(tokenizer):
+    """id -> string, added tokens included; nothing without a tokenizer."""
+    if tokenizer is None:
+        return {}
+    return {i: word for word, i in tokenizer.get_vocab().items()}
