@@ -40,7 +40,7 @@ lab: $(BUILT) ## open JupyterLab and print its address; Ctrl-C twice ends it
 	$(say)
 	@$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
-		--LabApp.news_url=None \
+		--LabApp.news_url=None --LabApp.extension_manager=readonly \
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
 		--MappingKernelManager.transport_encryption=auto --log-level=WARN \
 		$(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)

@@ -26,12 +26,13 @@ class TokenCache:
 class TableModel:
     """A plain Python class with the four members that DESIGN asks of a model.
 
-    `rule` turns a prefix (tuple of ids) into V logits.
+    `rule` turns a prefix (tuple of ids, its last `order` at most) into V logits.
     """
 
     def __init__(self, rule, vocab_size=5, end_token_ids=(), max_length=None,
-                 dtype=torch.float64):
+                 dtype=torch.float64, order=0):
         self.rule, self.vocab_size, self.dtype = rule, vocab_size, dtype
+        self.order = order
         self.end_token_ids = end_token_ids
         if max_length is not None:
             self.max_length = max_length
@@ -43,7 +44,7 @@ class TableModel:
         rows = []
         for token in tokens.tolist():
             cache.tokens.append(token)
-            rows.append(self.rule(tuple(cache.tokens)))
+            rows.append(self.rule(tuple(cache.tokens[-self.order:])))
         return torch.tensor(rows, dtype=self.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole, undamaged, nothing unread, nothing unfilled, nothing unpickled."""
+"""Checkpoints: undamaged, nothing unread, nothing unfilled, nothing unpickled."""
 import json
 import pickle
 import shutil

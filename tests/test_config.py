@@ -50,7 +50,8 @@ def test_both_spellings_of_rope():
     new = config_from_dict(RAW | {"rope_parameters": LLAMA3})
     assert new.rope_theta == 5e5 and new.rope == scaling
     for spelled in (scaling, old):
-        assert new == config_from_dict(RAW | {"rope_scaling": spelled, "rope_theta": 5e5})
+        raw = RAW | {"rope_scaling": spelled, "rope_theta": 5e5}
+        assert new == config_from_dict(raw)
 
 
 @pytest.mark.parametrize("field,value", [

@@ -27,7 +27,8 @@ def peers(tmp_path_factory):
             model.save_pretrained(
                 folder, max_shard_size="20KB" if seed % 2 else "1GB")
             assert (len(list(folder.glob("*.safetensors"))) > 2) == bool(seed % 2)
-            ids = torch.randint(61, (2, 43), generator=torch.Generator().manual_seed(seed))
+            ids = torch.randint(
+                61, (2, 43), generator=torch.Generator().manual_seed(seed))
             made[name] = folder, ids, model(ids).logits
     return made
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers import random_transformer
 from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -37,7 +38,7 @@ def weights(tmp_path_factory):
 @pytest.fixture
 def folder(weights, tmp_path):
     """folder(name, words): a model folder whose tokenizer knows these words."""
-    def make(name, words=None, **config):
+    def make(name, words=None):
         made = shutil.copytree(weights, tmp_path / name)
         if words is not None:
             words = {word: i for i, word in enumerate(words)}
@@ -51,8 +52,6 @@ def folder(weights, tmp_path):
 
 def smaller(folder, size):
     """Cuts the model in `folder` down to `size` ids."""
-    from safetensors.torch import load_file, save_file
-
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(raw | {"vocab_size": size}))
     tensors = load_file(folder / "model.safetensors")
@@ -108,7 +107,8 @@ def test_an_altered_file_is_refused_with_its_remedy(shipped, name):
 
 
 def test_every_shipped_file_is_listed(shipped):
-    files = {p.relative_to(shipped).as_posix() for p in shipped.rglob("*") if p.is_file()}
+    files = {path.relative_to(shipped).as_posix()
+             for path in shipped.rglob("*") if path.is_file()}
     assert files == {"SHA256SUMS", *SHIPPED}
     (shipped / "SHA256SUMS").unlink()
     with pytest.raises(FileNotFoundError, match="SHA256SUMS is missing"):
@@ -236,7 +236,8 @@ def test_a_download_is_checked_once_and_then_cached(weights, tmp_path, monkeypat
     assert fake.downloads == 1 and pair.target.vocab_size == 61
 
 
-def test_a_damaged_download_is_removed_and_fetched_again(weights, tmp_path, monkeypatch):
+def test_a_damaged_download_is_removed_and_fetched_again(weights, tmp_path,
+                                                         monkeypatch):
     right = FakeHub(weights, tmp_path / "cache")
     wrong = right.sums | {"model.safetensors": "0" * 64}
     fake = FakeHub(weights, tmp_path / "cache", wrong).install(monkeypatch)
@@ -274,11 +275,12 @@ def test_an_unreachable_hub_is_one_sentence(weights, tmp_path, monkeypatch, erro
     ids=["offline", "dead proxy"])
 def test_without_network_a_download_fails_soon_and_leaves_nothing(settings, tmp_path):
     """CASES 44."""
-    code = "from nds_helpers.models.hub import fetch; fetch('org/name')"
+    code = ("import faulthandler; from nds_helpers.models.hub import fetch; "
+            "faulthandler.dump_traceback_later(30, exit=True); fetch('org/name')")
     surroundings = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
-        timeout=30, env=surroundings | settings | {"HF_HOME": str(tmp_path / "hf")})
+        timeout=120, env=surroundings | settings | {"HF_HOME": str(tmp_path / "hf")})
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ConnectionError: org/name is not in the cache")

@@ -88,6 +88,13 @@ THEORY = {verify_tokens: (token_thresholds, first_refusal),
           verify_block: (block_thresholds, last_pass)}
 
 
+def chance_and_uniforms(passed, limits):
+    """Probability of a pattern, and uniforms that give it, close to the limits."""
+    both = list(zip(passed, limits))
+    return (np.prod([a if yes else 1 - a for yes, a in both]),
+            [a * (1 - NUDGE) if yes else a + (1 - a) * NUDGE for yes, a in both])
+
+
 class Feed:
     """Stands in for the uniforms, and writes down what the last one draws from."""
 
@@ -131,11 +138,9 @@ def emitted(feed, verifier, law, step, k, certain=False):
         draft = Draft(torch.tensor(tokens, dtype=torch.long), probs)
         limits = thresholds(rows, q, tokens)
         for passed in itertools.product((True, False), repeat=len(tokens)):
-            chance = np.prod([a if yes else 1 - a for yes, a in zip(passed, limits)])
+            chance, u = chance_and_uniforms(passed, limits)
             if chance <= 0:
                 continue
-            u = [a * (1 - NUDGE) if yes else a + (1 - a) * NUDGE
-                 for yes, a in zip(passed, limits)]
             t, following, _ = feed.outcome(verifier, p, draft, u)
             spread = following.reshape(-1, *[1] * (k - t)) * tails(tokens[:t])
             total[tokens[:t]] += weight * chance * spread
@@ -220,13 +225,13 @@ def test_q_of_another_sampling_is_seen(feed, verifier, drawn_by):
     assert variation(feed, verifier, law, step, 2) > 0.02
 
 
-def late_bonus(p, draft, accepted, u, weight=1.0):
-    row = accepted - 1 if accepted == len(draft.tokens) else accepted
-    return right_conclude(p[[*range(row), row, *range(row, len(p) - 1)]]
-                          if row < accepted else p, draft, accepted, u, weight)
-
-
 right_conclude = verify.conclude
+
+
+def late_bonus(p, *rest):
+    return right_conclude(torch.cat([p[:-1], p[-2:-1]]), *rest)
+
+
 FAULTS = {
     "residual not subtracted": ("residual", lambda p, draft, i, weight=1.0: p[i]),
     "bonus from the row before": ("conclude", late_bonus),
@@ -265,7 +270,7 @@ def test_expected_accepted_of_the_papers_example(verifier, expected):
                   verify.prefix_acceptance(p, draft, verify.prefix_weights(p, draft)))
         assert np.allclose(theirs.numpy(), limits, atol=EXACT)
         for passed in itertools.product((True, False), repeat=2):
-            chance = np.prod([a if yes else 1 - a for yes, a in zip(passed, limits)])
+            chance, _ = chance_and_uniforms(passed, limits)
             mean += np.prod(small[list(tokens)]) * chance * kept(list(passed))
     assert abs(mean - expected) < EXACT
 
@@ -280,9 +285,7 @@ def test_a_block_never_accepts_less(feed, k):
             rows = [law(tokens[:i]) for i in range(k + 1)]
             limits = thresholds(rows, q, tokens)
             for passed in itertools.product((True, False), repeat=k):
-                chance = np.prod([a if yes else 1 - a for yes, a in zip(passed, limits)])
-                u = [a * (1 - NUDGE) if yes else a + (1 - a) * NUDGE
-                     for yes, a in zip(passed, limits)]
+                chance, u = chance_and_uniforms(passed, limits)
                 if chance > 0:
                     t, _, _ = feed.outcome(
                         verifier, torch.tensor(np.stack(rows)),

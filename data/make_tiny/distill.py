@@ -1,7 +1,7 @@
 """Step 3 of `make data`: teach the draft on text that the target itself samples.
 
 What counts for speculation is agreement on the target's own output, so the
-target writes about a million tokens (kept in data/work/samples, resumable), and
+target writes 330 thousand tokens (kept in data/work/samples, resumable), and
 the draft learns them with a loss that is the acceptance rate itself:
 1 - sum_x min(p, q), plus a little KL. Then both are exported to data/tiny.
 """
@@ -10,12 +10,11 @@ import json
 
 import numpy as np
 import torch
-from export import export, trained_pair
+from export import TINY, export, trained_pair
 from tqdm import tqdm
-from train import SEED, WORK, save
+from train import SEED, WORK, compiled, save
 
-from nds_helpers.models.config import config_from_dict
-from nds_helpers.models.decoder import Decoder
+from nds_helpers.models import load_model
 
 SAMPLES = WORK / "samples"
 ROWS, PROMPT, LENGTH = 64, 16, 272  # texts at once, given tokens, tokens in all
@@ -23,20 +22,14 @@ TEMPERATURES = (1.0, 1.0, 1.0, 0.7)  # of one file after the other
 PEAK_RATE, BATCH = 1e-3, 16
 
 
-def our_decoder(target):
-    """The same weights in the course's own decoder, which samples faster."""
-    model = Decoder(config_from_dict(target.config.to_dict()))
-    weights = {name.removeprefix("model."): w for name, w in target.state_dict().items()}
-    model.load_state_dict(weights)
-    return model.eval()
-
-
 @torch.inference_mode()
 def sample(model, corpus, index):
     """ROWS texts of LENGTH tokens: PROMPT tokens of the corpus, then the target's."""
     torch.manual_seed(SEED + index)
-    starts = np.random.default_rng((SEED, index)).integers(0, len(corpus) - PROMPT, ROWS)
-    rows = torch.from_numpy(np.stack([corpus[s:s + PROMPT] for s in starts]).astype(int))
+    g = np.random.default_rng((SEED, index))
+    starts = g.integers(0, len(corpus) - PROMPT, ROWS)
+    rows = np.stack([corpus[s:s + PROMPT] for s in starts])
+    rows = torch.from_numpy(rows.astype(np.int64))
     temperature = TEMPERATURES[index % len(TEMPERATURES)]
     cache, feed = model.new_cache(LENGTH, ROWS), rows
     while rows.shape[1] < LENGTH:
@@ -46,10 +39,10 @@ def sample(model, corpus, index):
     return rows.numpy().astype(np.uint16)
 
 
-def make_samples(target, files):
+def make_samples(files):
     """Writes data/work/samples/NNN.npy; files that are there are kept."""
     SAMPLES.mkdir(exist_ok=True)
-    model, corpus = our_decoder(target), np.load(WORK / "train.npy")
+    model, corpus = load_model(TINY / "target"), np.load(WORK / "train.npy")
     for index in tqdm(range(files), desc="sampling", mininterval=10):
         path = SAMPLES / f"{index:03d}.npy"
         if not path.exists():
@@ -72,14 +65,16 @@ def imitation(target, draft, rows):
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__)
-    parse.add_argument("--files", type=int, default=60)
-    parse.add_argument("--epochs", type=int, default=3)
+    parse.add_argument("--files", type=int, default=20)
+    parse.add_argument("--epochs", type=int, default=4)
     wanted = parse.parse_args()
     target, draft = trained_pair("joint.pt")
-    rows = torch.from_numpy(make_samples(target, wanted.files).astype(np.int64))
+    export(target, draft)  # the samples come from the weights as they ship
+    rows = torch.from_numpy(make_samples(wanted.files).astype(np.int64))
     valid, rows = rows[:BATCH], rows[BATCH:]  # never trained on
     steps = wanted.epochs * (len(rows) // BATCH)
     optimiser = torch.optim.AdamW(draft.parameters(), lr=PEAK_RATE, betas=(0.9, 0.95))
+    step_loss = compiled(imitation)
     path, first, curve = WORK / "draft.pt", 0, []
     if path.exists():
         state = torch.load(path, weights_only=True)
@@ -92,7 +87,7 @@ def main():
         epoch, place = divmod(step, len(rows) // BATCH)
         order = np.random.default_rng((SEED, epoch)).permutation(len(rows))
         picked = rows[order[place * BATCH:(place + 1) * BATCH]]
-        loss, _ = imitation(target, draft, picked)
+        loss, _ = step_loss(target, draft, picked)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
         optimiser.step()

@@ -1,5 +1,6 @@
 """Writes a trained pair as ordinary Hugging Face folders, with their sha256 sums."""
 import hashlib
+from copy import deepcopy
 
 import torch
 from train import WORK, new_pair
@@ -10,7 +11,7 @@ TINY = WORK.parent / "tiny"
 def export(target, draft):
     """Saves both models in float16 beside their tokenizers, then SHA256SUMS."""
     for name, model in (("target", target), ("draft", draft)):
-        model.half().save_pretrained(TINY / name)
+        deepcopy(model).half().save_pretrained(TINY / name)
     lines = []
     for path in sorted(TINY.glob("*/*")):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -71,10 +71,15 @@ def losses(target, draft, rows):
     return truth, -(p * q.float().log_softmax(-1)).sum(-1).mean()
 
 
+def compiled(function):
+    """The same function 1.4 times faster, where there is a C++ compiler for it."""
+    return torch.compile(function) if shutil.which("g++") else function
+
+
 @torch.no_grad()
 def held_out(target, draft, ids, count=8):
     """(target's loss, draft's loss to the target) on held-out windows."""
-    both = [losses(target, draft, batch(ids, -1 - i + count)) for i in range(count)]
+    both = [losses(target, draft, batch(ids, i)) for i in range(count)]
     return [sum(x.item() for x in part) / count for part in zip(*both)]
 
 
@@ -85,7 +90,7 @@ def save(path, **state):
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__)
-    parse.add_argument("--steps", type=int, default=1800)
+    parse.add_argument("--steps", type=int, default=800)
     steps = parse.parse_args().steps
     train = np.load(WORK / "train.npy")
     valid = np.load(WORK / "heldout.npy")
@@ -98,8 +103,7 @@ def main():
         draft.load_state_dict(state["draft"])
         optimiser.load_state_dict(state["optimiser"])
         first, curve = state["step"], state["curve"]
-    # Compiling makes a step 1.4 times faster; it needs a C++ compiler.
-    step_losses = torch.compile(losses) if shutil.which("g++") else losses
+    step_losses = compiled(losses)
     began = time.time()
     for step in tqdm(range(first, steps), initial=first, total=steps, mininterval=30):
         for group in optimiser.param_groups:

@@ -59,10 +59,11 @@ def check_verify(verify):
         ((wide, narrow, ids(0, 2, 0), row(0.5, 0.1, 0.3, 0.9)), (0, 2),
          "the round ends at the first rejection: two later words would pass, but "
          "they continue a text that isn't there any more."),
-        ((wide, narrow, ids(1, 2, 0), row(0.3, 0.49, 0.97, 0.9)), (3, 2),
-         "p(x)/q(x) is 1.4, 0.5 and 1.0 here; compare each u[i] with its own row."),
+        ((wide, narrow, ids(1, 2, 0), row(0.3, 0.49, 0.97, 0.8)), (3, 2),
+         "p(x)/q(x) is 1.4, 0.5 and 1.0 here, each in its own row, and all pass. The "
+         "bonus has a row of its own too, the last one of p."),
         ((p[:1], q[:0], ids(), row(0.5)), (0, 1),
-         "K = 0: nothing was drafted, and the round is one plain draw from the target."),
+         "K = 0: nothing was drafted; the round is one plain draw from the target."),
         ((p[:2].clone(), p[:1].clone(), ids(1), row(0.999999, 0.05)), (1, 0),
          "p equals q: every draft is accepted, whatever u is."),
     ])

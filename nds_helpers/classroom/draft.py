@@ -86,7 +86,7 @@ def check_look_up(function):
          "never more than k tokens, or the round would break its budget."),
         (([1, 2, 9, 1, 2], 5, 2), [9, 1, 2],
          "fewer than k are fine: the text stops there."),
-        (([5, 6, 5, 7, 5, 6], 1, 2), [5],
+        (([5, 6, 4, 5, 7, 6, 5, 6], 1, 2), [4],
          "the whole ending must match, 5 and then 6; a single token isn't enough."),
         (([4, 4, 4, 4], 3, 2), [4],
          "an earlier match may overlap the ending; the latest one starts one place "

@@ -81,9 +81,9 @@ class ModelDrafter:
 
     def _grow(self, room, ids):
         """A longer cache, filled afresh: doubling makes this rare."""
-        self.cache, self.fed = self.model.new_cache(min(2 * room, self.limit)), []
+        room = min(max(2 * room, 256), self.limit)
+        self.cache, self.room, self.fed = self.model.new_cache(room), room, []
         check_cache(self.cache)
-        self.room = min(2 * room, self.limit)
         if ids and hasattr(self.model, "prefill"):  # no logits for a whole prompt
             self.model.prefill(self._known_to_model(ids), self.cache)
             self.fed = ids

@@ -66,9 +66,11 @@ def begin(model, prompt, max_new_tokens, generator):
 
 def check_prompt(prompt, vocab_size):
     """Returns the prompt as LongTensor[T], or says what is wrong with it."""
-    if isinstance(prompt, str):
-        raise ValueError("the prompt must be token ids; use pair.encode(text).")
-    prompt = torch.as_tensor(prompt)
+    try:
+        prompt = torch.as_tensor(prompt)
+    except (TypeError, ValueError, RuntimeError):  # text, None, a ragged list
+        raise ValueError("the prompt must be token ids; use pair.encode(text) "
+                         "to turn text into ids.") from None
     if prompt.dim() != 1 or len(prompt) == 0:
         raise ValueError("the prompt must be a list of at least one token id, "
                          f"not a tensor of shape {tuple(prompt.shape)}.")

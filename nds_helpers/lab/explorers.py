@@ -3,6 +3,7 @@ import asyncio
 import html
 import io
 from dataclasses import dataclass, field
+from statistics import median
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
@@ -101,7 +102,7 @@ def png(figure):
 
 
 def speculation_explorer(pair, prompt, *, k=4, temperature=0.8, max_k=12,
-                         new_tokens=48, seed=0):
+                         new_tokens=40, seed=0):
     """Sliders for K and temperature over one text, generated live.
 
     Args:
@@ -154,17 +155,16 @@ class Speculation:
     temperature.
     """
 
-    def __init__(self, pair, prompt, max_k=12, new_tokens=48, seed=0):
+    def __init__(self, pair, prompt, max_k=12, new_tokens=40, seed=0):
         self.pair, self.prompt = pair, prompt
         self.drafter = ModelDrafter(pair.draft)
         self.new_tokens, self.seed, self.plain = new_tokens, seed, {}
-        context = len(prompt) + new_tokens // 2
-        widths = sorted({1, 2, 4, 8, max_k + 1})
-        taken = [measure.forward_seconds(pair.target, width, context, 7).median
-                 for width in widths]
-        one = measure.draft_seconds(self.drafter, context, 4, 7).median
-        self.c = one / taken[0]
-        self.wide = np.interp(range(1, max_k + 2), widths, taken) / taken[0]
+        ks = sorted({1, min(4, max_k), max_k})
+        costs = [measure.step_costs(pair, k, len(prompt) + new_tokens // 2, repeats=1)
+                 for k in ks]
+        self.c = median(one["t_draft"] / one["t_one"] for one in costs)
+        wide = [one["t_wide"] / one["t_one"] for one in costs]
+        self.wide = np.interp(range(max_k + 1), [0, *ks], [1.0, *wide])
 
     def compute(self, k, temperature):
         """Decoded at this K and temperature; same seed, same text."""
@@ -198,12 +198,13 @@ class Speculation:
 
 
 COLUMNS = 100  # characters a line of the explorer's text
-LINES = 8  # lines that are reserved for it, so that the plots keep their place
-PLOTS = 2.9  # inches, the height of the two plots beneath
+PLOTS = 2.9  # inches, the height of the two plots
 
 
 def speculation_figure(tokenizer, record):
-    """The text coloured by fate; beneath it acceptance by position, and speed.
+    """Acceptance by position, and speed; beneath, the text coloured by fate.
+
+    The text is last because its length varies: the plots keep their place.
 
     Args:
         tokenizer: with `decode(list of ids)`.
@@ -214,17 +215,16 @@ def speculation_figure(tokenizer, record):
         engine would take longer than the drawing.
     """
     width, height = tokens.page_size(tokenizer, record.fates, COLUMNS)
-    height = max(height, (LINES + 2) * tokens.LINE)
     with plt.rc_context(plots.STYLE):
-        figure = Figure((width, height + PLOTS), dpi=90, layout="none")
-        share = PLOTS / (height + PLOTS)
-        page = figure.add_axes((0.01, share, 0.99, 1 - share))
-        tokens.draw_tokens(page, tokenizer, record.fates, COLUMNS)
-        left = figure.add_axes((0.08, 0.24 * share, 0.38, 0.66 * share))
-        right = figure.add_axes((0.55, 0.24 * share, 0.43, 0.66 * share))
+        figure = Figure((width / 0.99, PLOTS + height), dpi=90, layout="none")
+        share = PLOTS / (PLOTS + height)
+        left = figure.add_axes((0.08, 1 - 0.72 * share, 0.38, 0.65 * share))
+        right = figure.add_axes((0.55, 1 - 0.72 * share, 0.43, 0.65 * share))
         plots.draw_acceptance(left, record.trace.by_position(), record.alpha)
         left.set_xlim(-0.6, len(record.predicted) - 1.4)
         draw_setting(right, record)
+        page = figure.add_axes((0.01, 0, 0.99, 1 - share))
+        tokens.draw_tokens(page, tokenizer, record.fates, COLUMNS)
     return figure
 
 
@@ -246,8 +246,11 @@ def draw_setting(ax, record):
 def describe_speculation(record):
     """The figure in words: the setting, the rounds, the speed."""
     summary = record.trace.summary()
+    expected = theory.expected_tokens(record.alpha, record.k)
     side = "slower" if record.measured < 1 else "faster"
     return (f"K = {record.k}, temperature {record.temperature:.1f}: "
-            f"{summary['committed']} tokens in {summary['rounds']} rounds. "
-            f"alpha = {record.alpha:.2f}. Measured {record.measured:.2f} times plain "
-            f"decoding ({side}), the formula says {record.predicted[record.k]:.2f}.")
+            f"{summary['committed']} tokens in {summary['rounds']} rounds, "
+            f"{summary['committed_per_round']:.1f} a round; with alpha = "
+            f"{record.alpha:.2f}, {expected:.1f} are expected. Measured "
+            f"{record.measured:.2f} times plain decoding ({side}), the formula says "
+            f"{record.predicted[record.k]:.2f}.")

@@ -3,6 +3,8 @@
 Every draw_ function takes a matplotlib Axes and plain numbers and returns
 nothing, so that a chapter, a slider and a test can use it alike.
 """
+from functools import wraps
+
 import matplotlib.pyplot as plt
 
 # Okabe and Ito's colours, ordered so that neighbours differ in brightness too.
@@ -10,6 +12,7 @@ PALETTE = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
 HATCHES = ("", "//", "..", "xx")
+PLATE = dict(facecolor="white", edgecolor="none", pad=1)  # behind a label
 
 STYLE = {
     "figure.figsize": (8, 4.2), "figure.dpi": 90, "figure.facecolor": "white",
@@ -20,6 +23,16 @@ STYLE = {
 }
 
 
+def styled(draw):
+    """Makes a drawing function use the course's style, whatever is set outside."""
+    @wraps(draw)
+    def in_style(*args, **kwargs):
+        with plt.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return in_style
+
+
 def new_figure(columns=1, rows=1, **size):
     """A figure in the course's style; returns (figure, axes)."""
     plt.draw_if_interactive()  # loads the backend: rc_context would undo what it sets
@@ -27,6 +40,7 @@ def new_figure(columns=1, rows=1, **size):
         return plt.subplots(rows, columns, **size)
 
 
+@styled
 def draw_lines(ax, series, xlabel, ylabel):
     """Lines told apart by colour, marker and dash, each labelled at its end.
 
@@ -35,14 +49,20 @@ def draw_lines(ax, series, xlabel, ylabel):
         series: dict of label -> (xs, ys).
         xlabel, ylabel: axis labels, with units.
     """
+    order = sorted(series, key=lambda label: series[label][1][-1])
     for i, (label, (xs, ys)) in enumerate(series.items()):
-        look = dict(color=PALETTE[i % 6], marker=MARKERS[i % 6], linestyle=DASHES[i % 6])
+        look = dict(color=PALETTE[i % 6], marker=MARKERS[i % 6],
+                    linestyle=DASHES[i % 6])
         ax.plot(xs, ys, label=label, **look)
+        # Points up or down by rank: labels of lines that end together don't collide.
+        nudge = 16 * (order.index(label) - (len(order) - 1) / 2)
         ax.annotate(f" {label}", (xs[-1], ys[-1]), color=look["color"], va="center",
-                    xytext=(6, 0), textcoords="offset points", annotation_clip=False)
+                    xytext=(6, nudge), textcoords="offset points",
+                    annotation_clip=False)
     ax.set(xlabel=xlabel, ylabel=ylabel)
 
 
+@styled
 def draw_bars(ax, series, names, ylabel):
     """Groups of bars told apart by colour and hatch, with a legend.
 
@@ -63,14 +83,16 @@ def draw_bars(ax, series, names, ylabel):
         ax.legend(frameon=False)
 
 
+@styled
 def draw_break_even(ax):
     """The line at 1.0 below which speculation loses."""
     ax.axhline(1.0, color="#666666", linewidth=1.2)
-    ax.annotate("break-even", (0.01, 1.0), xycoords=("axes fraction", "data"),
-                va="bottom", fontsize=10, color="#444444",
-                bbox=dict(facecolor="white", edgecolor="none", pad=1))
+    ax.annotate("break-even", (0.99, 1.0), xycoords=("axes fraction", "data"),
+                ha="right", va="bottom", fontsize=11, color="#444444", bbox=PLATE,
+                zorder=1)  # behind the lines
 
 
+@styled
 def draw_speedup(ax, ks, series):
     """Speedup against K, with the break-even line.
 
@@ -86,6 +108,7 @@ def draw_speedup(ax, ks, series):
     ax.set_ylim(bottom=0)
 
 
+@styled
 def draw_acceptance(ax, by_position, alpha=None):
     """Acceptance at each position of the block, given that it was reached.
 
@@ -101,4 +124,28 @@ def draw_acceptance(ax, by_position, alpha=None):
     if alpha is not None:
         ax.axhline(alpha, color=PALETTE[1], linestyle="--")
         ax.annotate(f"alpha = {alpha:.2f}", (0.99, alpha), ha="right", va="bottom",
-                    xycoords=("axes fraction", "data"), color=PALETTE[1])
+                    xytext=(0, 3), textcoords="offset points", color=PALETTE[1],
+                    xycoords=("axes fraction", "data"), bbox=PLATE)
+
+
+@styled
+def draw_heat(ax, shades, words, rows, columns, ylabel, xlabel):
+    """A table whose cells are shaded by one number and hold another.
+
+    Args:
+        ax: Axes.
+        shades: shades[row][column], the number behind a cell's shade.
+        words: words[row][column], what is written in the cell.
+        rows, columns: the names at the left and beneath.
+        ylabel, xlabel: axis labels.
+    """
+    picture = ax.imshow(shades, cmap="cividis", aspect="auto")
+    for y, line in enumerate(words):
+        for x, word in enumerate(line):
+            pale = picture.norm(shades[y][x]) > 0.55
+            ax.text(x, y, word, ha="center", va="center",
+                    color="black" if pale else "white")
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.grid(False)

@@ -1,5 +1,6 @@
 """Rounds as pictures: which row judges which guess, and what each round commits."""
 from .plots import PALETTE
+from .tokens import FATES
 
 # colour, hatch and label of each part of a round's column, from the bottom up
 PARTS = {
@@ -23,8 +24,10 @@ def draw_rounds(ax, rounds):
         ax.bar(range(1, len(rounds) + 1), heights, 0.8, bottoms, label=label,
                color=color, hatch=hatch, edgecolor=edge, linewidth=0.8,
                linestyle="--" if name == "thrown" else "-")
-    ax.set(xlabel="round (one target forward each)", ylabel="tokens")
-    ax.yaxis.get_major_locator().set_params(integer=True)
+    ax.set(xlabel="round (one target forward each)", ylabel="tokens",
+           xlim=(0.3, len(rounds) + 0.7))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
     ax.xaxis.grid(False)
     ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1),
               fontsize=11, handlelength=1.4, columnspacing=1.2)
@@ -51,20 +54,22 @@ def draw_alignment(ax, fed, chosen):
     """
     agreeing = [a == b for a, b in zip(fed[1:], chosen)] + [False]
     accepted = agreeing.index(False)
+    last = "bonus" if accepted + 1 == len(fed) else "corrected"
     for i, (above, below) in enumerate(zip(fed, chosen)):
         live = i <= accepted  # a later row has read a guess that was wrong
         ink = "#222222" if live else "#AAAAAA"
         _box(ax, i, 1, above, ink, "#EEEEEE" if i == 0 else "#FFFFFF")
-        used = PARTS["accepted"][0] if i < accepted else "#F9D3BF"
-        _box(ax, i, 0, below, ink, used if live else "#FFFFFF")
+        used = "accepted" if i < accepted else last
+        _box(ax, i, 0, below, ink, FATES[used][0] if live else "#FFFFFF")
         ax.annotate("", (i, 0.22), (i, 0.78),
                     arrowprops=dict(arrowstyle="->", color=ink, linewidth=1.8))
         ax.text(i - 0.05, 0.5, f"row {i}", color=ink, ha="right", va="center")
         if i + 1 < len(fed):
-            mark = "?" if not live else "=" if agreeing[i] else "≠"
+            mark = "" if not live else "=" if agreeing[i] else "≠"
             ax.plot([i + 0.3, i + 0.7], [0.24, 0.76], ":", color=ink, linewidth=1.4)
             ax.text(i + 0.52, 0.5, mark, color=ink, ha="center", va="center",
-                    fontsize=20, backgroundcolor="white")
+                    fontsize=20,
+                    bbox=dict(facecolor="white", edgecolor="none", pad=0.5))
     ax.text(-0.55, 1, "fed", ha="right", va="center")
     ax.text(-0.55, 0, "target's\nchoice", ha="right", va="center")
     ax.set(xlim=(-1.05, len(fed) - 0.45), ylim=(-0.4, 1.4))

@@ -12,7 +12,7 @@ FATES = {
     "accepted": ("#CDE7F7", "#00334F", "–"),
     "corrected": ("#F9D3BF", "#6B2100", "×"),
     "bonus": ("#CDEBDD", "#00402B", "+"),
-    "plain": ("#EEEEEE", "#000000", ""),
+    "plain": ("#E0E0E0", "#000000", ""),
 }
 
 

@@ -8,6 +8,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from tqdm import tqdm
 
 from .checkpoint import weight_files
+from .config import read_json
 
 # Weights as safetensors only: nothing that is fetched is ever unpickled.
 WANTED = ["config.json", "generation_config.json", "*.safetensors",
@@ -51,6 +52,7 @@ def cached(name):
     try:
         folder = Path(snapshot_download(name, allow_patterns=WANTED,
                                         local_files_only=True))
+        read_json(folder / "config.json")
         weight_files(folder)
     except FileNotFoundError:  # the hub's own error is one too
         return None

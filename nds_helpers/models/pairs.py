@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer
 
 from .checkpoint import load_model
 from .decoder import Decoder
@@ -108,6 +107,8 @@ def load_tokenizer(folder):
     """The tokenizer in a folder, or None where it has no tokenizer.json."""
     if not (folder / "tokenizer.json").exists():
         return None
+    from transformers import AutoTokenizer  # slow, and ranks often need no text
+
     return AutoTokenizer.from_pretrained(folder, local_files_only=True,
                                          trust_remote_code=False)
 

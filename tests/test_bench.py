@@ -1,0 +1,145 @@
+"""The bench runs to its end and shows every figure; what they are is nobody's test."""
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+RATIOS = ("plain decoding over transformers generate, greedy",
+          "speculative decoding, K {k}, over our plain decoding, greedy",
+          "speculative decoding over transformers assisted, both K {k}, greedy")
+FORMULA = "the formula's speedup against the measured one, every K"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A quick run: (its process, what it wrote as JSON, its page, where)."""
+    folder = tmp_path_factory.mktemp("bench") / "made" / "here"
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / "run.py", "--quick", "--out", folder],
+        cwd=folder.parents[1], capture_output=True, text=True, timeout=300,
+        env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return done, results, (folder / "results.md").read_text(encoding="utf-8"), folder
+
+
+@pytest.fixture(scope="module")
+def rows(run):
+    return run[1]["rows"]
+
+
+def labels(rows, table, temperature, threads=None):
+    """Both sides of every row of a table."""
+    return [tuple(r["sides"]) for r in rows
+            if r["table"] == table and r["temperature"] == temperature
+            and (threads is None or r["threads"] == threads)]
+
+
+def test_it_prints_the_page_and_shows_progress(run):
+    done, results, page, folder = run
+    assert done.stdout.strip() == page.strip()
+    assert "sweep: 100%" in done.stderr and "duel: 100%" in done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["results.json",
+                                                              "results.md"]
+    assert results["quick"] and "A quick run" in page
+
+
+def test_every_row_has_two_sides_with_median_and_spread(rows):
+    for r in rows:
+        assert len(r["sides"]) == 2
+        for spread in (*r["sides"].values(), r["ratio"]):
+            assert 0 < spread["low"] <= spread["median"] <= spread["high"]
+
+
+def test_a_ratio_says_how_often_the_first_side_fits_into_the_second(rows):
+    for r in rows:  # over two passes, the ratio lies between the outer ones
+        ours, theirs = r["sides"].values()
+        assert theirs["low"] / ours["high"] / 2 < r["ratio"]["median"]
+        assert r["ratio"]["median"] < 2 * theirs["high"] / ours["low"]
+
+
+def test_the_sweep_has_every_k_both_verifiers_and_n_grams(run, rows):
+    size = run[1]["size"]
+    greedy = [(f"speculative, verify_tokens, K {k}", "plain")
+              for k in size["greedy_ks"]]
+    warm = [(f"speculative, verify_{v}, K {k}", "plain")
+            for k in size["warm_ks"] for v in ("tokens", "block")]
+    ngram = [(f"n-gram drafter, K {size['ngram_k']}", "plain")]
+    assert labels(rows, "sweep", 0) == greedy + ngram
+    assert labels(rows, "sweep", 1) == warm + ngram
+
+
+def test_every_k_of_a_draft_model_has_its_prediction(rows):
+    swept = [r for r in rows if r["table"] == "sweep"]
+    for r in swept:
+        drafted = not list(r["sides"])[0].startswith("n-gram")
+        assert drafted == ("predicted" in r) == ("costs" in r)
+        if drafted:
+            assert set(r["costs"]) == {"t_one", "t_wide", "t_draft"}
+            assert min(r["costs"].values()) > 0
+            assert r["off"] == pytest.approx(r["predicted"] / r["ratio"]["median"] - 1)
+            assert 1 <= r["committed_per_round"] <= r["k"] + 1
+
+
+def test_the_duels_are_with_the_same_k_and_with_the_one_as_shipped(run, rows):
+    k, threads = run[1]["best_k"], run[1]["machine"]["threads torch uses"]
+    ours = f"speculative, verify_tokens, K {k}"
+    pairs = {("plain", "transformers generate"), (ours, "plain"),
+             (ours, f"transformers assisted, K {k}")}
+    shipped = {(ours, "transformers assisted, K as shipped")}
+    assert set(labels(rows, "duel", 0, threads)) == pairs | shipped
+    assert set(labels(rows, "duel", 1)) == pairs
+    assert set(labels(rows, "duel", 0, 1)) >= pairs
+
+
+def test_both_sides_write_the_same_greedy_text(rows):
+    for r in rows:
+        if r["temperature"] == 0:
+            assert r["same_texts"] == r["texts"] > 0
+
+
+def test_the_page_names_every_wanted_line(run):
+    _, results, page, _ = run
+    wanted = {line["what"]: line for line in results["wanted"]}
+    expected = [what.format(k=results["best_k"]) for what in RATIOS]
+    assert list(wanted) == [*expected, FORMULA]
+    for what, line in wanted.items():
+        shown = next(row for row in page.splitlines() if row.startswith(f"| {what}"))
+        assert line["wanted"] in shown and line["shown"] in shown
+        assert shown.endswith("| met |" if line["met"] else "| **not met** |")
+    assert [wanted[what]["wanted"] for what in expected] == [
+        "at least 2.0x", "at least 1.4x", "at least 2.0x"]
+    for what, least in zip(expected, (2.0, 1.4, 2.0)):
+        assert wanted[what]["met"] == (wanted[what]["figure"] >= least)
+    assert wanted[FORMULA]["met"] == (abs(wanted[FORMULA]["figure"]) <= 0.15)
+
+
+def test_the_wanted_figures_are_those_of_the_rows(run, rows):
+    figures = {line["figure"] for line in run[1]["wanted"]}
+    assert figures <= ({r["ratio"]["median"] for r in rows}
+                       | {r["off"] for r in rows if "off" in r})
+
+
+def test_the_page_says_what_it_ran_on(run):
+    _, results, page, _ = run
+    facts = results["machine"]
+    assert facts["torch"] == torch.__version__
+    for name in ("Python", "transformers", "processor", "cores", "threads torch uses",
+                 "load at the start"):
+        assert f"| {name} | {facts[name]} |" in page
+    assert "Threads, a token: plain decoding takes" in page
+
+
+def test_the_full_bench_is_as_large_as_promised(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    size = runpy.run_path(str(ROOT / "bench" / "run.py"))["Size"]()
+    assert size.passes >= 5 and size.duel_tokens == 128 and size.given == 32
+    assert size.greedy_ks == tuple(range(1, 9)) and size.warm_ks
