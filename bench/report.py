@@ -51,9 +51,8 @@ def page(results):
         "Written by `make bench`; `bench/README.md` says how to read it. "
         + ("**A quick run: it shows that the bench works, not how fast anything is.** "
            if results["quick"] else "")
-        + f"Medians of {size['passes']} passes over "
-        f"{plural(size['prompts'], 'prompt')} of {size['given']} tokens, middle half "
-        f"in brackets; {results['minutes']} minutes in all.",
+        + f"Medians over {size['prompts']} prompts of {size['given']} tokens, middle "
+        f"half in brackets; {results['minutes']} minutes in all.",
         table(["", ""], facts.items()),
         "## Wanted",
         table(["what", "wanted", "measured", ""],
@@ -85,8 +84,8 @@ def threads(results):
         figures = ", ".join(f"{ms:.2f} ms with {plural(n, 'thread')}"
                             for n, ms in speeds.items())
         best = min(speeds, key=speeds.get)
-        said.append(f"{name} decoding takes {figures}: {plural(best, 'thread')} "
-                    + ("is the only setting" if len(speeds) == 1 else "wins"))
+        said.append(f"{name} decoding takes {figures}: {plural(best, 'thread')}"
+                    + (" only" if len(speeds) == 1 else f" {verb(best)} faster"))
     return "Threads, a token: " + "; ".join(said) + "."
 
 
@@ -102,7 +101,7 @@ def sweep(r):
     costs = r.get("costs", {})
     return (f"{r['temperature']:g}", first(r), spread(r, first(r)),
             spread(r, second(r)), times(r["ratio"]),
-            f"{r['predicted']:.2f}x" if costs else "",
+            f"{r['predicted']['median']:.2f}x" if costs else "",
             f"{r['off']:+.0%}" if costs else "", f"{r['acceptance_rate']:.2f}",
             f"{r['committed_per_round']:.2f}",
             *(f"{costs[name]:.2f}" if costs else ""
@@ -138,6 +137,11 @@ def times(ratio):
 def plural(count, name):
     """1 thread, 2 threads."""
     return f"{count} {name}" + "s" * (count != 1)
+
+
+def verb(count):
+    """1 thread is, 2 threads are."""
+    return "is" if count == 1 else "are"
 
 
 def table(head, lines):

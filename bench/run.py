@@ -10,6 +10,7 @@ import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 
 import report
 import torch
@@ -42,20 +43,19 @@ from nds_helpers.models.pairs import DATA
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: one pass decodes every prompt once on every side."""
+    """How much is measured: every side decodes every prompt once."""
 
     prompts: int = 8
     given: int = 32  # tokens of each prompt
-    passes: int = 5
-    sweep_tokens: int = 64  # a generation, where K is varied
+    sweep_tokens: int = 96  # a generation, where K is varied
     duel_tokens: int = 128  # a generation, where transformers takes part
     greedy_ks: tuple = (1, 2, 3, 4, 5, 6, 7, 8)
     warm_ks: tuple = (2, 4, 6)  # at temperature 1
     ngram_k: int = 4
 
 
-QUICK = Size(prompts=1, given=16, passes=2, sweep_tokens=6, duel_tokens=6,
-             greedy_ks=(1, 2), warm_ks=(2,))
+QUICK = Size(prompts=2, given=16, sweep_tokens=6, duel_tokens=6, greedy_ks=(1, 2),
+             warm_ks=(2,))
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,17 @@ class Side:
 
 @dataclass
 class Record:
-    """What one side did: seconds and tokens by pass, texts, rounds, step times."""
+    """What one side did, prompt by prompt: ms a token, ids, rounds, step times."""
 
-    seconds: list = field(default_factory=list)
-    tokens: list = field(default_factory=list)
+    milliseconds: list = field(default_factory=list)
     texts: list = field(default_factory=list)
-    trace: Trace = field(default_factory=Trace)
+    traces: list = field(default_factory=list)
     costs: list = field(default_factory=list)
 
-    def milliseconds(self):
-        """Milliseconds a token, one number a pass."""
-        return [1000 * s / n for s, n in zip(self.seconds, self.tokens)]
+    def promised(self, k):
+        """The formula's speedup at each prompt, from its own rates and step times."""
+        return [predict([a / n for a, n in trace.by_position()], k, costs)
+                for trace, costs in zip(self.traces, self.costs)]
 
 
 class Bench:
@@ -160,7 +160,7 @@ class Bench:
                          self.fast(k, 1.0), self.theirs(k, 1.0)]
 
     def measure(self, sides, tokens, title):
-        """Runs all sides in turns on each prompt; the order turns round every pass.
+        """Runs all sides in turns; the order turns round at every other prompt.
 
         Returns:
             dict, Side -> Record.
@@ -169,29 +169,24 @@ class Bench:
         for side in sides:  # once untimed: first calls allocate and compile
             torch.set_num_threads(side.threads)
             side.run(self.prompts[0], 4, 0)
-        turns = self.size.passes * len(self.prompts) * len(sides)
-        with tqdm(total=turns, desc=title, unit="run", mininterval=1) as bar:
-            for seed in range(self.size.passes):
-                for record in records.values():
-                    record.seconds.append(0.0)
-                    record.tokens.append(0)
-                for i, prompt in enumerate(self.prompts):
-                    for side in sides[::-1] if seed % 2 else sides:
-                        self.turn(side, records[side], prompt, tokens, seed, i)
-                        bar.update()
+        with tqdm(total=len(self.prompts) * len(sides), desc=title, unit="run",
+                  mininterval=1) as bar:
+            for seed, prompt in enumerate(self.prompts):
+                for side in sides[::-1] if seed % 2 else sides:
+                    self.turn(side, records[side], prompt, tokens, seed)
+                    bar.update()
         torch.set_num_threads(self.threads)
         return records
 
-    def turn(self, side, record, prompt, tokens, seed, i):
-        """One generation of one side; its step times follow, at every other prompt."""
+    def turn(self, side, record, prompt, tokens, seed):
+        """One generation of one side, and its step times right behind it."""
         torch.set_num_threads(side.threads)
         taken, (ids, trace) = timed(side.run, prompt, tokens, seed)
-        record.seconds[-1] += taken
-        record.tokens[-1] += len(ids)
-        record.trace += trace or []
-        if seed == 0:
-            record.texts.append(ids.tolist())
-        if side.burst and i % 2 == 0:
+        record.milliseconds.append(1000 * taken / len(ids))
+        record.texts.append(ids.tolist())
+        if trace is not None:
+            record.traces.append(trace)
+        if side.burst and tokens == self.size.sweep_tokens:
             record.costs.append(side.burst(len(prompt) + tokens // 2))
 
 
@@ -200,7 +195,7 @@ def row(table, side, record, against, base):
 
     `ratio` is the second side's time over the first's: above 1 the first wins.
     """
-    ours, theirs = record.milliseconds(), base.milliseconds()
+    ours, theirs = record.milliseconds, base.milliseconds
     ratios = [b / a for a, b in zip(ours, theirs)]
     found = {
         "table": table, "threads": side.threads, "temperature": side.temperature,
@@ -211,16 +206,17 @@ def row(table, side, record, against, base):
         "same_texts": sum(a == b for a, b in zip(record.texts, base.texts)),
         "texts": len(record.texts),
     }
-    if record.trace:
-        summary = record.trace.summary()
-        found["acceptance_rate"] = summary["acceptance_rate"]
-        found["committed_per_round"] = summary["committed_per_round"]
-    if record.costs and table == "sweep":
-        costs = middle_costs(record.costs)
-        rates = [a / n for a, n in record.trace.by_position()]
-        found["costs"] = {name: 1000 * value for name, value in costs.items()}
-        found["predicted"] = predict(rates, side.k, costs)
-        found["off"] = found["predicted"] / found["ratio"]["median"] - 1
+    if record.traces:
+        whole = Trace(r for trace in record.traces for r in trace)
+        found |= {name: whole.summary()[name]
+                  for name in ("acceptance_rate", "committed_per_round")}
+        found["rates"] = [a / n for a, n in whole.by_position()]
+    if record.costs:
+        promised = record.promised(side.k)
+        found["costs"] = {name: 1000 * value
+                          for name, value in middle_costs(record.costs).items()}
+        found["predicted"] = asdict(Spread.of(promised))
+        found["off"] = median(p / r for p, r in zip(promised, ratios)) - 1
     return found
 
 
