@@ -144,6 +144,20 @@ def test_a_missing_shard_is_named(tmp_path):
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize("content", ["{}", '{"weight_map": null}'])
+def test_an_index_without_a_map_is_named(folders, tmp_path, content):
+    folder = shutil.copytree(folders["llama"], tmp_path / "model")
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ValueError, match=r"index\.json has no weight_map"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, "float32", None])
+def test_weights_in_memory_are_real_numbers(folders, dtype):
+    with pytest.raises(ValueError, match="dtype must be one of torch.float32"):
+        load_model(folders["llama"], dtype)
+
+
 def test_a_config_of_another_family_or_size_is_refused(folders, tmp_path):
     folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
     raw = json.loads((folder / "config.json").read_text())

@@ -84,6 +84,20 @@ def test_a_missing_field_is_named(field):
         config_from_dict(raw)
 
 
+def test_a_field_that_is_null_is_named():
+    with pytest.raises(ValueError, match="'hidden_size' is missing or null"):
+        config_from_dict(RAW | {"hidden_size": None})
+
+
+def test_both_spellings_at_once_must_agree():
+    old = {name: value for name, value in LLAMA3.items() if name != "rope_theta"}
+    both = RAW | {"rope_parameters": LLAMA3, "rope_theta": 5e5}
+    assert config_from_dict(both | {"rope_scaling": old}) == config_from_dict(both)
+    for other in (old | {"factor": 4.0}, {"rope_type": "default"}):
+        with pytest.raises(ValueError, match="rope_parameters and rope_scaling dis"):
+            config_from_dict(both | {"rope_scaling": other})
+
+
 def test_heads_that_cannot_share_kv_heads_are_refused():
     with pytest.raises(ValueError, match=r"heads \(4\) .*heads \(3\)"):
         config_from_dict(RAW | {"num_key_value_heads": 3})
@@ -106,6 +120,9 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama", ')
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"must hold a JSON object .* not a list"):
         read_config(tmp_path)
 
 

@@ -182,6 +182,9 @@ def test_a_tokenizer_larger_than_a_model_is_refused(folder):
 def test_folders_without_tokenizers_go_by_ids(folder):
     pair = load_pair(target=folder("a"), draft=folder("b"))
     assert pair.tokenizer is None
+    for call in (lambda: pair.encode("w1"), lambda: pair.decode([1])):
+        with pytest.raises(ValueError, match="this pair has no tokenizer"):
+            call()
     small = smaller(folder("c"), 40)
     with pytest.raises(ValueError, match="draft has 61 ids and the target 40: id 40"):
         load_pair(target=small, draft=folder("d"))
@@ -256,6 +259,45 @@ def test_a_cache_that_lacks_a_file_is_completed(weights, tmp_path, monkeypatch, 
     shutil.copytree(weights, fake.cache)
     (fake.cache / lost).unlink()
     assert (hub.fetch("org/name") / lost).exists()
+
+
+def test_a_cache_without_the_mark_is_completed_and_checked(weights, tmp_path,
+                                                           monkeypatch):
+    """Interrupted between download and check, or before its last files."""
+    fake = FakeHub(weights, tmp_path / "cache").install(monkeypatch)
+    shutil.copytree(weights, fake.cache)
+    (fake.cache / "generation_config.json").unlink()
+    fake.sums["model.safetensors"] = "0" * 64
+    with pytest.raises(ValueError, match="arrived damaged"):
+        hub.fetch("org/name")
+    shutil.copytree(weights, fake.cache)
+    (fake.cache / "generation_config.json").unlink()
+    fake.sums = FakeHub(weights, fake.cache).sums
+    assert (hub.fetch("org/name") / "generation_config.json").exists()
+    fake.fail = OSError("no route")
+    assert hub.fetch("org/name") == fake.cache  # marked: nobody is asked
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_offline_a_cache_is_checked_by_the_names_of_its_blobs(weights, tmp_path,
+                                                              monkeypatch, damaged):
+    """Another tool's download: links to files that are named by their sha256."""
+    fake = FakeHub(weights, tmp_path / "cache", fail=OSError("no route"))
+    fake.install(monkeypatch)
+    shutil.copytree(weights, fake.cache)
+    with pytest.raises(ConnectionError, match="was never checked") as caught:
+        hub.fetch("org/name")
+    assert caught.value.__suppress_context__
+    link = fake.cache / "model.safetensors"
+    blob = link.rename(tmp_path / fake.sums[link.name])
+    link.symlink_to(blob)
+    if damaged:
+        blob.write_bytes(b"!" + blob.read_bytes()[1:])
+        with pytest.raises(ValueError, match="arrived damaged"):
+            hub.fetch("org/name")
+        assert not blob.exists()
+    else:
+        assert hub.fetch("org/name") == fake.cache
 
 
 @pytest.mark.parametrize("error", [OSError("no route"), TimeoutError(),

@@ -29,6 +29,7 @@ BAD = [
     (dict(prompt=3), r"not a tensor of shape \(\)"),
     (dict(prompt=[1.0, 2.0]), "whole ids, not torch.float32"),
     (dict(prompt=[True]), "whole ids, not torch.bool"),
+    (dict(prompt=[1j]), "whole ids, not torch.complex64"),
     (dict(prompt=[1, 5]), r"id 5 is outside the model's vocabulary \(0 to 4\)"),
     (dict(prompt=[-1]), "id -1 is outside"),
     (dict(max_new_tokens=-1), "max_new_tokens must be a whole number, 0 or .* not -1"),
@@ -64,6 +65,7 @@ def test_the_context_may_be_filled_to_the_last_token(n):
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor,
+                                  lambda x: np.array(x, dtype=np.uint16),
                                   lambda x: torch.tensor(x, dtype=torch.int32)])
 def test_a_prompt_may_be_any_row_of_ids(kind):
     results = [speculative(target(), NGramDrafter(), prompt, k=2, max_new_tokens=12)
@@ -97,8 +99,17 @@ def test_a_cache_without_rollback_is_refused_before_the_first_round(cache):
     model = Recorder(target())
     model.model.new_cache = lambda length: cache()
     with pytest.raises(ValueError, match=f"{cache.__name__} can't be truncated"):
-        speculative(model, NGramDrafter(), [1], k=3, max_new_tokens=9)
-    assert not model.calls
+        speculative(model, NGramDrafter(), [1, 2, 3], k=3, max_new_tokens=9)
+    assert not model.calls  # not even the prompt was fed
+
+
+@pytest.mark.parametrize("ends,same", [(None, ()), (3, (3,)), ([3, 4], (3, 4)),
+                                       (torch.tensor([3]), (3,))], ids=str)
+def test_end_tokens_may_be_none_one_or_many(ends, same):
+    for run in (lambda m: autoregressive(m, [1], max_new_tokens=30),
+                lambda m: speculative(m, NGramDrafter(), [1], k=2, max_new_tokens=30)):
+        a, b = run(target(end_token_ids=ends)), run(target(end_token_ids=same))
+        assert torch.equal(a.tokens, b.tokens)
 
 
 def test_a_cache_whose_rollback_does_nothing_emits_nothing():

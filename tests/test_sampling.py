@@ -55,6 +55,14 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_top_p(dtype):
         assert math.isclose(q.sum(), 1, rel_tol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("top_p,kept", [(0.4, 1), (0.7, 2), (0.9, 3)])
+def test_a_sum_that_reaches_top_p_but_for_rounding_is_enough(dtype, top_p, kept):
+    p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=dtype)
+    q = probabilities(p.log(), Sampling(top_p=top_p))
+    assert (q > 0).sum() == kept
+
+
 def test_temperature_zero_is_a_one_hot_of_the_first_argmax():
     rows = torch.tensor([[1.0, 5, 5, 2], [3, 1, 1, 0]])
     for sampling in [Sampling(0.0), Sampling(0, top_k=2, top_p=0.1)]:
@@ -127,7 +135,8 @@ def test_logits_that_are_not_finite_are_refused(sampling, row):
 @pytest.mark.parametrize("settings", [
     dict(temperature=-0.1), dict(temperature=NAN), dict(temperature=INF),
     dict(top_k=-1), dict(top_k=2.5), dict(top_k=NAN), dict(top_k=INF), dict(top_k=True),
-    dict(top_p=0), dict(top_p=1.1), dict(top_p=-1), dict(top_p=NAN)], ids=str)
+    dict(top_p=0), dict(top_p=1.1), dict(top_p=-1), dict(top_p=NAN),
+    dict(temperature=None), dict(top_p=None), dict(top_p="1")], ids=str)
 def test_settings_out_of_range_are_refused_by_name(settings):
     with pytest.raises(ValueError, match=f"^{next(iter(settings))} must be .*not"):
         Sampling(**settings)

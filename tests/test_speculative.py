@@ -388,8 +388,46 @@ def test_a_drafter_that_breaks_its_contract_is_told_so(choice, message):
     assert not model.calls
 
 
+@pytest.mark.parametrize("tokens,probs,message", [
+    ([1], None, "tokens are a LongTensor.k., not list"), (None, None, "not NoneType"),
+    (np.array([1]), None, "not ndarray"), (torch.tensor(1), None, r"shape \(\)"),
+    (torch.tensor([[1]]), None, r"shape \(1, 1\)"),
+    (torch.tensor([1.0]), None, "not torch.float32"),
+    (torch.tensor([1, 2]), PROBS.tolist(), "probs must be a FloatTensor.* not list"),
+    (torch.tensor([1, 2]), PROBS * 1.01, "row 0 .* isn't a distribution: .* 1.01"),
+    (torch.tensor([1, 2]), PROBS.log(), "isn't a distribution"),
+    (torch.tensor([1]), torch.tensor([[0.5, 0.7, -0.2]]), "its least is -0.2"),
+    (torch.tensor([1]), torch.tensor([[0.5, float("nan")]]), "it sums to nan"),
+    (torch.tensor([1]), torch.tensor([[0.5, float("inf")]]), "it sums to inf")],
+    ids=lambda x: str(x)[:30])
+def test_a_draft_of_another_kind_is_refused_in_one_sentence(tokens, probs, message):
+    drafter = Proposer(lambda ids, k: [])
+    drafter.propose = lambda *request: Draft(tokens, probs)
+    with pytest.raises(ValueError, match=message) as caught:
+        run(target(), drafter)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_drafter_that_returns_no_draft_is_told_so():
+    drafter = Proposer(lambda ids, k: [])
+    drafter.propose = lambda *request: None
+    with pytest.raises(ValueError, match="must return a Draft"):
+        run(target(), drafter)
+
+
+def test_a_drafter_that_writes_into_the_text_changes_nothing():
+    class Scribbler(NGramDrafter):
+        def propose(self, sequence, k, sampling, generator):
+            sequence.fill_(0)
+            return Draft(sequence[:1])
+
+    result = run(target(), Scribbler())
+    assert result.tokens.tolist() == plain(target())
+
+
 @pytest.mark.parametrize("choice", [[], [2], ([], PROBS[:0]), ([4], PROBS[:1]),
-                                    ([1, 2], PROBS.float()), ([1], PROBS[:1, :3])],
+                                    ([1, 2], PROBS.float()),
+                                    ([1], PROBS[:1, :3] / 0.6)],
                          ids=str)
 def test_a_drafter_may_return_fewer(choice):
     result = run(target(), Proposer(lambda ids, k: choice if k > 1 else []))

@@ -3,6 +3,9 @@ from types import SimpleNamespace
 
 import pytest
 from helpers import TableModel, random_rule
+from tokenizers import Tokenizer
+from tokenizers.decoders import Metaspace
+from tokenizers.models import WordLevel
 
 from nds_helpers.decoding import (
     ModelDrafter,
@@ -40,6 +43,16 @@ def test_bytes_that_never_become_a_character_come_at_the_end():
 def test_a_broken_character_inside_the_text_does_not_stop_it():
     data = b"a\xff\xffb" + "é".encode()
     assert "".join(stream_text(Bytes(), rounds(data, 1))) == "a\ufffd\ufffdbé"
+
+
+@pytest.mark.parametrize("words", [["▁a", "▁b", "c"], ["c", "▁a"], ["▁", "▁a"]])
+def test_the_first_space_stays(words):
+    """Decoders of the SentencePiece kind drop it at the start of a text."""
+    known = {word: i for i, word in enumerate(["▁a", "▁b", "c", "▁"])}
+    tokenizer = Tokenizer(WordLevel(known, unk_token="c"))
+    tokenizer.decoder = Metaspace()
+    made = [SimpleNamespace(tokens=[known[word]]) for word in words]
+    assert "".join(stream_text(tokenizer, made)) == "".join(words).replace("▁", " ")
 
 
 def test_pieces_come_while_the_text_is_made():

@@ -38,6 +38,12 @@ def test_nothing_after_an_end_token_counts():
     assert found["acceptance_rate"] == found["accepted_per_drafted"] == 1
 
 
+def test_a_part_of_a_trace_is_a_trace():
+    assert TRACE[:1].summary()["committed"] == 5
+    assert (TRACE[:2] + TRACE[2:]).summary() == TRACE.summary()
+    assert TRACE[0] is list(TRACE)[0]
+
+
 def test_by_position():
     assert TRACE.by_position() == [(3, 4), (3, 3), (2, 3), (1, 1)]
     assert Trace().by_position() == []

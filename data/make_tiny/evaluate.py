@@ -5,6 +5,7 @@ Writes metrics.json, training.png and the README's speculation.png to data/tiny.
 import json
 
 import numpy as np
+from export import write_sums
 from ngram import losses
 from train import WORK
 
@@ -63,6 +64,7 @@ def main():
     print(json.dumps(found, indent=1))
     draw_curves(found)
     draw_text(pair)
+    write_sums()
 
 
 if __name__ == "__main__":

@@ -12,10 +12,16 @@ def export(target, draft):
     """Saves both models in float16 beside their tokenizers, then SHA256SUMS."""
     for name, model in (("target", target), ("draft", draft)):
         deepcopy(model).half().save_pretrained(TINY / name)
+    write_sums()
+
+
+def write_sums():
+    """data/tiny/SHA256SUMS, over every other file of the folder."""
     lines = []
-    for path in sorted(TINY.glob("*/*")):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        lines.append(f"{digest}  {path.relative_to(TINY)}\n")
+    for path in sorted(p for p in TINY.rglob("*") if p.is_file()):
+        if path.name != "SHA256SUMS":
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            lines.append(f"{digest}  {path.relative_to(TINY)}\n")
     (TINY / "SHA256SUMS").write_text("".join(lines))
 
 

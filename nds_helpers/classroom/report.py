@@ -9,30 +9,49 @@ def check(function, cases):
         function: what the student wrote.
         cases: list of (arguments, expected, hint). `expected` is compared with
             the result as numbers to 1e-6; `hint` points at the idea behind the
-            case without giving the answer.
+            case without giving the answer. The function gets copies of the
+            arguments, and has to leave them as they are.
 
     Returns:
         bool, True where every case passed.
     """
-    name = function.__name__
+    written = getattr(function, "__wrapped__", function)
+    name = name_of(written)
+    if not callable(written):
+        print(f"Not yet: the check wants your function, and got {brief(written)}.")
+        return False
     for arguments, expected, hint in cases:
-        shown = ", ".join(brief(a) for a in arguments)
+        call = f"{name}({', '.join(brief(a) for a in arguments)})"
+        given = fresh(arguments)
         try:
-            came = function(*arguments)
+            came = function(*given)
+            right = same(came, expected)
+            changed = not same(given, arguments)
         except NotImplementedError:
             print(f"Not yet: {name} is still to be written.")
             return False
         except Exception as error:
-            print(f"Not yet: {name}({shown}) raised {type(error).__name__}: {error}")
+            print(f"Not yet: {call} raised {type(error).__name__}: {error}")
             print(f"  Hint: {hint}")
             return False
-        if not same(came, expected):
-            print(f"Not yet: {name}({shown})")
-            print(f"  expected {brief(expected)}\n  came     {brief(came)}")
-            print(f"  Hint: {hint}")
+        if not right:
+            print(f"Not yet: {call}\n  {difference(came, expected)}\n  Hint: {hint}")
+            return False
+        if changed:
+            print(f"Not yet: {call} changed its arguments\n"
+                  "  Hint: the caller still needs them; compute something new.")
             return False
     print(f"Passed: {name} does what was asked in {len(cases)} cases.")
     return True
+
+
+def fresh(value):
+    """The same value, with copies of all tensors, lists, sets and dicts in it."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if type(value) in (tuple, list):
+        return type(value)(fresh(part) for part in value)
+    return value.copy() if isinstance(value, (set, dict)) else value
 
 
 def same(came, expected):
@@ -42,9 +61,24 @@ def same(came, expected):
                 and all(same(a, b) for a, b in zip(came, expected)))
     try:
         a, b = torch.as_tensor(came), torch.as_tensor(expected)
-    except (TypeError, ValueError, RuntimeError):
-        return came == expected
-    return a.shape == b.shape and torch.allclose(a.double(), b.double(), atol=1e-6)
+    except Exception:  # no numbers; an equality of the student's own has no say
+        return type(came) is type(expected) and bool(came == expected)
+    return (a.shape == b.shape and not a.is_complex()
+            and torch.allclose(a.double(), b.double(), rtol=0, atol=1e-6))
+
+
+def difference(came, expected):
+    """What was expected and what came; of a wrong container, its type only."""
+    if isinstance(expected, (tuple, list)) and hasattr(came, "tolist"):
+        kind = "tensor" if isinstance(came, torch.Tensor) else "NumPy value"
+        return f"expected the {type(expected).__name__} {brief(expected)}, came a {kind}"
+    return f"expected {brief(expected)}\n  came     {brief(came)}"
+
+
+def name_of(function):
+    """A function's name; for a callable without one, its type's."""
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) else type(function).__name__
 
 
 def brief(value):
@@ -54,6 +88,9 @@ def brief(value):
     if isinstance(value, float):
         value = round(value, 6)
     if isinstance(value, list) and value and isinstance(value[0], float):
-        value = [round(v, 4) for v in value]
-    text = getattr(value, "__name__", None) or repr(value)
-    return text if len(text) <= 70 else text[:67] + "..."
+        value = [round(v, 4) if isinstance(v, float) else v for v in value]
+    try:
+        text = getattr(value, "__name__", None) or repr(value)
+        return text if len(text) <= 70 else text[:67] + "..."
+    except Exception:
+        return f"a {type(value).__name__} that can't be shown"

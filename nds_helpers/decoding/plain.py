@@ -3,7 +3,7 @@ import time
 
 import torch
 
-from .request import begin
+from .request import begin, end_tokens
 from .sampling import Sampling, draw, probabilities, uniforms
 from .trace import Round, collect
 
@@ -35,6 +35,7 @@ def autoregressive_rounds(model, prompt, *, max_new_tokens, sampling=None,
                           generator=None):
     """The same, as a generator: yields each token's Round when it is there."""
     sampling = sampling or Sampling()
+    ends = end_tokens(model)
     sequence, cache, generator = begin(model, prompt, max_new_tokens, generator)
     while sequence.remaining:
         began = time.perf_counter()
@@ -43,5 +44,5 @@ def autoregressive_rounds(model, prompt, *, max_new_tokens, sampling=None,
         sequence.extend([token])
         yield Round(k=0, guesses=[], accepted=0, kind="bonus", tokens=[token],
                     p=[], q=[], verifying=time.perf_counter() - began)
-        if token in model.end_token_ids:
+        if token in ends:
             return

@@ -28,7 +28,7 @@ class Sequence:
         self.length = end
 
 
-def begin(model, prompt, max_new_tokens, generator):
+def begin(model, prompt, max_new_tokens, generator, reversible=False):
     """Checks a request, then makes its sequence, cache and generator.
 
     Args:
@@ -36,6 +36,7 @@ def begin(model, prompt, max_new_tokens, generator):
         prompt: LongTensor[T] or list of ids, at least one.
         max_new_tokens: int, at least 0.
         generator: torch.Generator, or None for one with seed 0.
+        reversible: whether the cache must be able to go back.
 
     Returns:
         (Sequence, cache, torch.Generator). The cache holds all but the last
@@ -43,7 +44,7 @@ def begin(model, prompt, max_new_tokens, generator):
 
     Raises:
         ValueError: an empty prompt, ids out of range, too many tokens for the
-            model's context.
+            model's context, a cache that can't go back.
     """
     prompt = check_prompt(prompt, model.vocab_size)
     check_count("max_new_tokens", max_new_tokens)
@@ -55,6 +56,8 @@ def begin(model, prompt, max_new_tokens, generator):
             f"({max_new_tokens}) exceeds the model's context of {limit}; shorten "
             "one of them.")
     cache = model.new_cache(total)
+    if reversible:
+        check_cache(cache)
     prompt = prompt.to(device_of(model))
     feed = getattr(model, "prefill", model.forward)
     if len(prompt) > 1:
@@ -74,13 +77,28 @@ def check_prompt(prompt, vocab_size):
     if prompt.dim() != 1 or len(prompt) == 0:
         raise ValueError("the prompt must be a list of at least one token id, "
                          f"not a tensor of shape {tuple(prompt.shape)}.")
-    if prompt.is_floating_point() or prompt.dtype == torch.bool:
+    if not holds_ids(prompt):
         raise ValueError(f"the prompt must hold whole ids, not {prompt.dtype}.")
+    prompt = prompt.long()
     outside = prompt[(prompt < 0) | (prompt >= vocab_size)]
     if len(outside):
         raise ValueError(f"token id {int(outside[0])} is outside the model's "
                          f"vocabulary (0 to {vocab_size - 1}).")
-    return prompt.long()
+    return prompt
+
+
+def holds_ids(tensor):
+    """Whether a tensor's type is one of whole numbers."""
+    kind = tensor.dtype
+    return not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
+
+
+def end_tokens(model):
+    """The ids that end a text, as a tuple; a model may give one id, or None."""
+    ends = model.end_token_ids
+    if ends is None:
+        return ()
+    return (ends,) if isinstance(ends, Integral) else tuple(int(i) for i in ends)
 
 
 def check_count(name, value):
@@ -90,7 +108,7 @@ def check_count(name, value):
 
 
 def check_cache(cache):
-    """Refuses a cache that can't be rolled back, before the first round."""
+    """Refuses a fresh cache that can't be rolled back, before anything is fed."""
     try:
         cache.truncate(cache.length)
     except (AttributeError, NotImplementedError, TypeError):

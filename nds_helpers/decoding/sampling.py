@@ -1,6 +1,7 @@
 """The one place where logits become probabilities, and probabilities a token."""
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 
@@ -27,12 +28,13 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self):
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+        if not (isinstance(self.temperature, Real) and self.temperature >= 0
+                and math.isfinite(self.temperature)):
             raise ValueError("temperature must be 0 (greedy) or a positive number, "
-                             f"not {self.temperature}.")
+                             f"not {self.temperature!r}.")
         check_count("top_k", self.top_k)
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], not {self.top_p}.")
+        if not (isinstance(self.top_p, Real) and 0 < self.top_p <= 1):
+            raise ValueError(f"top_p must be in (0, 1], not {self.top_p!r}.")
 
 
 def probabilities(logits, sampling):
@@ -78,10 +80,14 @@ def keep_top_k(logits, k):
 
 
 def keep_top_p(p, top_p):
-    """Zeroes the tokens outside the nucleus and renormalises; [..., V] -> [..., V]."""
+    """Zeroes the tokens outside the nucleus and renormalises; [..., V] -> [..., V].
+
+    A sum that reaches top_p but for rounding has reached it.
+    """
     ordered, order = p.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered  # probability of the likelier ones
-    kept = torch.where(before < top_p, ordered, 0.0)
+    short = before < top_p - 8 * torch.finfo(p.dtype).eps
+    kept = torch.where(short, ordered, 0.0)
     kept[..., 0] = ordered[..., 0]
     kept = torch.zeros_like(p).scatter_(-1, order, kept)
     return kept / kept.sum(-1, keepdim=True)

@@ -4,7 +4,7 @@ import time
 import torch
 
 from .drafters import Draft
-from .request import begin, check_cache, check_count, roll_back
+from .request import begin, check_count, end_tokens, holds_ids, roll_back
 from .sampling import Sampling, probabilities
 from .trace import Round, Trace, collect
 from .verify import at_drafted, verify_tokens
@@ -45,8 +45,9 @@ def speculative_rounds(model, drafter, prompt, *, k, max_new_tokens, sampling=No
     """The same, as a generator: yields each Round when it is committed."""
     sampling = sampling or Sampling()
     policy = as_policy(k)
-    sequence, cache, generator = begin(model, prompt, max_new_tokens, generator)
-    check_cache(cache)
+    ends = end_tokens(model)
+    sequence, cache, generator = begin(model, prompt, max_new_tokens, generator,
+                                       reversible=True)
     drafter.reset()
     trace = Trace()
     while sequence.remaining:
@@ -56,7 +57,7 @@ def speculative_rounds(model, drafter, prompt, *, k, max_new_tokens, sampling=No
         drafted = time.perf_counter()
         p, verdict = verified(model, cache, sequence.ids, draft, sampling,
                               generator, verify)
-        tokens, accepted, kind = commit(draft, verdict, model.end_token_ids)
+        tokens, accepted, kind = commit(draft, verdict, ends)
         sequence.extend(tokens)
         roll_back(cache, sequence.length - 1)
         at_p, at_q = at_drafted(p, draft)
@@ -65,7 +66,7 @@ def speculative_rounds(model, drafter, prompt, *, k, max_new_tokens, sampling=No
             tokens=tokens, p=at_p.tolist(), q=at_q.tolist(),
             drafting=drafted - began, verifying=time.perf_counter() - drafted))
         yield trace[-1]
-        if tokens[-1] in model.end_token_ids:
+        if tokens[-1] in ends:
             return
 
 
@@ -117,25 +118,60 @@ def checked_k(k, remaining):
 def propose(drafter, ids, k, sampling, generator, model):
     """Asks the drafter for k tokens and checks what comes back.
 
+    The drafter gets a copy of the text: whatever it does to it stays there.
+
     Returns:
         Draft with probs of width V: a draft with fewer ids gives the others
         probability 0.
     """
     if k == 0:
         return Draft(ids[:0])
-    draft = drafter.propose(ids, k, sampling, generator)
-    tokens, probs = draft.tokens.to(ids), draft.probs
-    count, width = len(tokens), model.vocab_size
-    if count > k:
-        raise ValueError(f"the drafter proposed {count} tokens, and k was {k}.")
-    if count and not 0 <= int(tokens.min()) <= int(tokens.max()) < width:
-        raise ValueError(f"the drafter proposed an id outside the target's {width}.")
-    if probs is None:
-        return Draft(tokens)
-    missing = width - probs.shape[-1]
-    if tuple(probs.shape[:-1]) != (count,) or missing < 0:
-        raise ValueError(f"the drafter's probs have shape {tuple(probs.shape)}, for "
-                         f"{count} tokens of {width} ids.")
+    draft = drafter.propose(ids.clone(), k, sampling, generator)
+    width = model.vocab_size
+    tokens = getattr(draft, "tokens", None)
+    check_tokens(tokens, k, width)
+    if draft.probs is None:
+        return Draft(tokens.to(ids))
+    check_probs(draft.probs, len(tokens), width)
+    probs, missing = draft.probs, width - draft.probs.shape[1]
     if missing:
         probs = torch.nn.functional.pad(probs, (0, missing))
-    return Draft(tokens, probs.to(ids.device))
+    return Draft(tokens.to(ids), probs.to(ids.device))
+
+
+def check_tokens(tokens, k, width):
+    """Requires a LongTensor of at most k ids that the target knows."""
+    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 1 or not (
+            len(tokens) == 0 or holds_ids(tokens)):
+        raise ValueError("the drafter must return a Draft whose tokens are a "
+                         f"LongTensor[k], not {described(tokens)}.")
+    if len(tokens) > k:
+        raise ValueError(f"the drafter proposed {len(tokens)} tokens, and k was {k}.")
+    if not all(0 <= token < width for token in tokens.tolist()):
+        raise ValueError(f"the drafter proposed an id outside the target's {width}.")
+
+
+def check_probs(probs, count, width):
+    """Requires a FloatTensor[count, width or less] with a distribution in each row.
+
+    A draft that lies about its distribution would change what the target says.
+    """
+    if not isinstance(probs, torch.Tensor) or not probs.is_floating_point():
+        raise ValueError("the drafter's probs must be a FloatTensor[k, V] or None, "
+                         f"not {described(probs)}.")
+    if probs.dim() != 2 or len(probs) != count or probs.shape[1] > width:
+        raise ValueError(f"the drafter's probs have shape {tuple(probs.shape)}, for "
+                         f"{count} tokens of {width} ids.")
+    exact = torch.promote_types(probs.dtype, torch.float32)
+    rows = torch.stack([probs.sum(-1, dtype=exact), probs.amin(-1).to(exact)], 1)
+    for i, (total, least) in enumerate(rows.tolist()):  # a nan fails both
+        if not (least >= 0 and abs(total - 1) <= 1e-3):
+            raise ValueError(f"row {i} of the drafter's probs isn't a distribution: "
+                             f"it sums to {total:.4g} and its least is {least:.4g}.")
+
+
+def described(thing):
+    """What a thing is, in a few words: a tensor's type and shape, or its class."""
+    if isinstance(thing, torch.Tensor):
+        return f"{thing.dtype} of shape {tuple(thing.shape)}"
+    return type(thing).__name__

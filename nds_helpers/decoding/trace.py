@@ -46,7 +46,14 @@ class Round:
 
 
 class Trace(list):
-    """A list of rounds, with the metrics of the whole run."""
+    """A list of rounds, with the metrics of the whole run; a slice is one too."""
+
+    def __getitem__(self, i):
+        found = super().__getitem__(i)
+        return Trace(found) if isinstance(i, slice) else found
+
+    def __add__(self, other):
+        return Trace(super().__add__(other))
 
     def to_frame(self):
         """One row a round, as a pandas DataFrame."""

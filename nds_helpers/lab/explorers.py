@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ..decoding import ModelDrafter, Sampling, Trace, autoregressive, speculative
+from ..decoding.request import check_prompt
 from . import measure, plots, theory, tokens
 
 
@@ -61,6 +62,7 @@ class Explorer(widgets.VBox):
         follow = Debounced(self.update)
         for slider in sliders.values():
             slider.continuous_update = False
+            slider.style.description_width = "initial"
             slider.observe(follow, names="value")
         self.children = [widgets.HBox(list(sliders.values())), self.picture,
                          self.caption]
@@ -78,19 +80,23 @@ class Explorer(widgets.VBox):
         Raises:
             Exception: what `compute`, `draw` or `describe` raised. It is kept in
                 `error`, and the caption shows it.
+            KeyboardInterrupt: the caption says so.
         """
         self.caption.value = "computing ..."
+        said = "interrupted (the picture is the one before)"
         try:
             values = {name: slider.value for name, slider in self.sliders.items()}
             record = self.record(**values)
             self.picture.value = png(self.draw(record))
-            self.caption.value = html.escape(self.describe(record))
+            said = html.escape(self.describe(record))
             self.error = None
         except Exception as error:
             self.error = error
             text = html.escape(f"{type(error).__name__}: {error}")
-            self.caption.value = f"<b>{text}</b> (the picture is the one before)"
+            said = f"<b>{text}</b> (the picture is the one before)"
             raise
+        finally:
+            self.caption.value = said
 
 
 def png(figure):
@@ -107,14 +113,17 @@ def speculation_explorer(pair, prompt, *, k=4, temperature=0.8, max_k=12,
 
     Args:
         pair: Pair with a tokenizer.
-        prompt: LongTensor[T].
+        prompt: LongTensor[T] or list of ids.
         k, temperature: where the sliders stand at first.
-        max_k: the largest K.
+        max_k: the largest K, 1 or more.
         new_tokens: tokens that each setting generates, twice.
         seed: of every generation.
 
     Returns:
         Explorer, its records Decoded.
+
+    Raises:
+        ValueError: a max_k below 1, or a prompt that isn't one.
     """
     lab = Speculation(pair, prompt, max_k, new_tokens, seed)
     return Explorer(
@@ -156,7 +165,9 @@ class Speculation:
     """
 
     def __init__(self, pair, prompt, max_k=12, new_tokens=40, seed=0):
-        self.pair, self.prompt = pair, prompt
+        measure.at_least_one("max_k", max_k)
+        self.pair = pair
+        self.prompt = prompt = check_prompt(prompt, pair.target.vocab_size)
         self.drafter = ModelDrafter(pair.draft)
         self.new_tokens, self.seed, self.plain = new_tokens, seed, {}
         ks = sorted({1, min(4, max_k), max_k})

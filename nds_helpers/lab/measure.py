@@ -2,6 +2,7 @@
 import statistics
 import time
 from dataclasses import dataclass
+from numbers import Integral
 from types import SimpleNamespace
 
 import torch
@@ -71,19 +72,6 @@ def forward_seconds(model, width, context=128, repeats=15):
         cache.truncate(context)
 
     return seconds(step, repeats)
-
-
-def draft_seconds(drafter, context=128, k=4, repeats=15):
-    """Time of one drafted token, when k are drafted behind `context` tokens.
-
-    Returns:
-        Spread of seconds a token.
-    """
-    sequence = some_text(context + 1)
-    g = seeded(0)
-    whole = seconds(lambda: drafter.propose(sequence, k, Sampling(), g), repeats)
-    drafter.reset()
-    return Spread(whole.median / k, whole.low / k, whole.high / k)
 
 
 def weight_bytes(model):
@@ -170,7 +158,11 @@ def compare(pair, prompts, k, sampling, max_new_tokens=64, repeats=1,
 
     Returns:
         Comparison.
+
+    Raises:
+        ValueError: a k below 1.
     """
+    at_least_one("k", k)
     drafter = ModelDrafter(pair.draft)
     plain, fast, measured, trace = [], [], [], Trace()
     settings = dict(max_new_tokens=max_new_tokens, sampling=sampling)
@@ -267,6 +259,12 @@ def middle_costs(measured):
     """The median of each step time over a list of dicts."""
     return {name: statistics.median(costs[name] for costs in measured)
             for name in measured[0]}
+
+
+def at_least_one(name, value):
+    """Requires a whole number, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be a whole number, 1 or more, not {value!r}.")
 
 
 def some_text(length):

@@ -16,8 +16,11 @@ def draw_rounds(ax, rounds):
 
     Args:
         ax: Axes.
-        rounds: list of Round, a Trace for example.
+        rounds: list of Round, a Trace for example; without any, the page is empty.
     """
+    if not rounds:
+        ax.axis("off")
+        return
     for name, (color, hatch, label) in PARTS.items():
         bottoms, heights = zip(*(_part(r, name) for r in rounds))
         edge = "#999999" if name == "thrown" else "#222222"

@@ -61,17 +61,3 @@ def best_k(alpha, c, limit=32):
     """
     best = max(range(limit + 1), key=lambda k: speedup(alpha, k, c))
     return best, speedup(alpha, best, c)
-
-
-def extra_compute(alpha, k, c_ops):
-    """Arithmetic a token over plain decoding's; theorem 3.11.
-
-    Args:
-        alpha: in [0, 1].
-        k: drafted tokens a round.
-        c_ops: operations of one draft step over those of one target step.
-
-    Returns:
-        float, 1 or more: speculation buys time with arithmetic.
-    """
-    return (k * c_ops + k + 1) / expected_tokens(alpha, k)

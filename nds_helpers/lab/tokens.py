@@ -38,13 +38,15 @@ def page(tokenizer, fates, columns):
     """Lays tokens out on lines of `columns` characters.
 
     Returns:
-        list of (column, line, text, fate). A line break shows as a pilcrow.
+        list of (column, line, text, fate). A line break shows as a pilcrow; a
+        token that is longer than a line is cut.
     """
     x = y = 0
     pieces = []
     for token, fate in fates:
         *broken, rest = tokenizer.decode([token]).split("\n")
-        for text in [part + "¶" for part in broken] + [rest] * bool(rest):
+        lines = [part + "¶" for part in broken] + [rest]
+        for text in (part for line in lines for part in cut(line, columns)):
             if x + len(text) > columns:
                 x, y = 0, y + 1
             pieces.append((x, y, text, fate))
@@ -52,9 +54,19 @@ def page(tokenizer, fates, columns):
     return pieces
 
 
+def cut(text, columns):
+    """Parts of at most `columns` characters; none of an empty text."""
+    return [text[i:i + columns] for i in range(0, len(text), columns)]
+
+
+def last_line(pieces):
+    """The number of a page's last line, 0 for a page without text."""
+    return max((y for _, y, _, _ in pieces), default=0)
+
+
 def page_size(tokenizer, fates, columns=80):
     """(width, height) in inches that `draw_tokens` needs, legend included."""
-    lines = 1 + max(y for _, y, _, _ in page(tokenizer, fates, columns))
+    lines = 1 + last_line(page(tokenizer, fates, columns))
     return columns * COLUMN, (lines + 2) * LINE
 
 
@@ -71,7 +83,7 @@ def draw_tokens(ax, tokenizer, fates, columns=80):
     pieces = page(tokenizer, fates, columns)
     for x, y, text, fate in pieces:
         _write(ax, x, y, text, fate)
-    legend = 1.5 + max(y for _, y, _, _ in pieces)
+    legend = 1.5 + last_line(pieces)
     seen = {fate for _, fate in fates}
     for i, fate in enumerate(f for f in FATES if f in seen):
         _write(ax, 13 * i, legend, f" {fate} ", fate)

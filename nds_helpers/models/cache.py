@@ -14,6 +14,7 @@ class KVCache:
                  dtype=torch.float32, device="cpu"):
         shape = (layers, 2, batch, kv_heads, max_length, head_width)
         self.store = torch.empty(shape, dtype=dtype, device=device)
+        self.layers = [pair.unbind() for pair in self.store]  # views: (keys, values)
         self.max_length = max_length
         self.length = 0
 
@@ -36,11 +37,12 @@ class KVCache:
             Keys and values of all tokens so far, [B, G, length + T, d] each
             (views, no copy).
         """
-        stop = self.length + keys.shape[2]
-        k, v = self.store[layer]
-        k[:, :, self.length:stop] = keys
-        v[:, :, self.length:stop] = values
-        return k[:, :, :stop], v[:, :, :stop]
+        count = keys.shape[2]
+        k, v = self.layers[layer]
+        k.narrow(2, self.length, count).copy_(keys)
+        v.narrow(2, self.length, count).copy_(values)
+        stop = self.length + count
+        return k.narrow(2, 0, stop), v.narrow(2, 0, stop)
 
     def advance(self, count):
         """Counts `count` tokens in, once every layer has written them."""

@@ -9,6 +9,7 @@ from .decoder import Decoder
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load_model(folder, dtype=torch.float32, device="cpu"):
@@ -24,9 +25,12 @@ def load_model(folder, dtype=torch.float32, device="cpu"):
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged, a field isn't supported, or a weight is
-            left unread or unfilled; it is named.
+        ValueError: a file is damaged, a field or the dtype isn't supported, or
+            a weight is left unread or unfilled; it is named.
     """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}, "
+                         f"not {dtype!r}.")
     folder = Path(folder)
     config = read_config(folder)
     with torch.device("meta"):  # shapes only: memory is taken tensor by tensor
@@ -38,7 +42,11 @@ def load_model(folder, dtype=torch.float32, device="cpu"):
 def weight_files(folder):
     """The safetensors files of a folder, as its index or its only file says."""
     if (folder / INDEX).exists():
-        names = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+        listed = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(listed, dict) or not listed:
+            raise ValueError(f"{folder / INDEX} has no weight_map, which says where "
+                             "each weight is; fetch it again.")
+        names = sorted(set(listed.values()))
     else:
         names = [SINGLE]
     for name in names:

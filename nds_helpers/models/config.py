@@ -103,10 +103,14 @@ def read_json(path):
             f"{path.parent} has no {path.name}: it is not a whole Hugging Face "
             "model folder (config.json, *.safetensors, tokenizer.json).")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}); "
                          "fetch it again.") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a JSON object {{...}}, not a "
+                         f"{type(found).__name__}; fetch it again.")
+    return found
 
 
 def end_tokens(folder):
@@ -161,10 +165,10 @@ def config_from_dict(raw, end_token_ids=()):
 
 def refuse_unsupported(raw):
     """Raises ValueError for the first field that is missing or can't be honoured."""
-    missing = sorted(REQUIRED - set(raw))
+    missing = sorted(name for name in REQUIRED if raw.get(name) is None)
     if missing:
-        raise ValueError(f"config field {missing[0]!r} is missing; the decoder "
-                         "needs it and doesn't guess.")
+        raise ValueError(f"config field {missing[0]!r} is missing or null; the "
+                         "decoder needs it and doesn't guess.")
     for name, allowed in ONLY.items():
         if name in raw and raw[name] not in allowed:
             raise ValueError(f"config field {name} = {raw[name]!r} is not "
@@ -181,9 +185,20 @@ def refuse_unsupported(raw):
 
 
 def rope_settings(raw):
-    """(theta, scaling) from either spelling: rope_parameters, or the older pair."""
-    rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
-    theta = rope.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0
+    """(theta, scaling) from either spelling, or from both where they agree."""
+    given = [raw[name] for name in ("rope_parameters", "rope_scaling")
+             if raw.get(name)] or [{}]
+    found = [read_rope(rope, raw.get("rope_theta")) for rope in given]
+    if found[0] != found[-1]:
+        raise ValueError("config fields rope_parameters and rope_scaling disagree "
+                         f"({given[0]} and {given[-1]}); remove the wrong one.")
+    return found[0]
+
+
+def read_rope(rope, outer_theta):
+    """(theta, scaling) of one dictionary; its own theta goes before the outer one."""
+    rope = dict(rope)
+    theta = rope.pop("rope_theta", None) or outer_theta or 10_000.0
     older = rope.pop("type", "default")
     kind = rope.setdefault("rope_type", older)
     if kind not in ROPE_FIELDS:

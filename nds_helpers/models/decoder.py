@@ -3,11 +3,14 @@
 Shapes: B batch, T tokens, D width, H heads, G kv heads, d head width,
 S tokens in the cache after this forward, V vocabulary.
 """
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from .cache import KVCache
+from .linear import Linear
 from .rope import Rotary, rotate
 
 
@@ -36,10 +39,10 @@ class Attention(nn.Module):
         super().__init__()
         width, d = config.width, config.head_width
         self.head_width = d
-        self.q_proj = nn.Linear(width, config.heads * d, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(width, config.kv_heads * d, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(width, config.kv_heads * d, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(config.heads * d, width, bias=config.output_bias)
+        self.q_proj = Linear(width, config.heads * d, bias=config.qkv_bias)
+        self.k_proj = Linear(width, config.kv_heads * d, bias=config.qkv_bias)
+        self.v_proj = Linear(width, config.kv_heads * d, bias=config.qkv_bias)
+        self.o_proj = Linear(config.heads * d, width, bias=config.output_bias)
         if config.qk_norm:
             self.q_norm = RMSNorm(d, config.norm_eps)
             self.k_norm = RMSNorm(d, config.norm_eps)
@@ -67,7 +70,7 @@ def grouped_attention(q, k, v, mask):
     Args:
         q: FloatTensor[B, H, T, d].
         k, v: FloatTensor[B, G, S, d]; H is a multiple of G.
-        mask: BoolTensor[T, S], True where a token may look, or None for all.
+        mask: FloatTensor[H/G * T, S] from `causal_mask`, or None for all.
 
     Returns:
         FloatTensor[B, T, H * d]. The H/G queries that share a kv head are laid
@@ -76,8 +79,6 @@ def grouped_attention(q, k, v, mask):
     B, H, T, d = q.shape
     G = k.shape[1]
     q = q.reshape(B, G, H // G * T, d)
-    if mask is not None:
-        mask = mask.repeat(H // G, 1)  # [H/G * T, S]
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     return out.reshape(B, H, T, d).transpose(1, 2).reshape(B, T, H * d)
 
@@ -87,9 +88,9 @@ class MLP(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.gate_proj = nn.Linear(config.width, config.mlp_width, bias=False)
-        self.up_proj = nn.Linear(config.width, config.mlp_width, bias=False)
-        self.down_proj = nn.Linear(config.mlp_width, config.width, bias=False)
+        self.gate_proj = Linear(config.width, config.mlp_width, bias=False)
+        self.up_proj = Linear(config.width, config.mlp_width, bias=False)
+        self.down_proj = Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, x):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -130,7 +131,7 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
-        self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.width, config.vocab_size, bias=False)
         if config.tied:
             self.lm_head.weight = self.embed_tokens.weight
         self.rotary = Rotary(config)
@@ -170,7 +171,7 @@ class Decoder(nn.Module):
             start = cache.length
         x = self.embed_tokens(tokens)  # [B, T, D]
         cos, sin = self.rotary.rows(start, start + count, x)
-        mask = causal_mask(start, count, x.device)
+        mask = causal_mask(start, count, self.config.heads // self.config.kv_heads, x)
         for i, layer in enumerate(self.layers):
             x = layer(x, cos, sin, mask, cache, i)
         if cache is not None:
@@ -182,14 +183,21 @@ class Decoder(nn.Module):
         return self.lm_head(x)[..., :self.vocab_size]
 
 
-def causal_mask(start, count, device):
-    """Which of start + count positions each new token may look at.
+def causal_mask(start, count, sharing, like):
+    """What is added to the scores of each new token over start + count positions.
+
+    Args:
+        start, count: tokens in the cache, and new ones.
+        sharing: H/G, query heads that share a kv head: their rows lie below
+            one another in `grouped_attention`.
+        like: FloatTensor that gives dtype and device.
 
     Returns:
-        BoolTensor[count, start + count], or None for one token, which may look
-        at everything.
+        FloatTensor[sharing * count, start + count], 0 where a token may look and
+        -inf elsewhere; None for one token, which may look at everything.
     """
     if count == 1:
         return None
-    seen = torch.arange(start + count, device=device)
-    return seen <= seen[start:, None]
+    hidden = torch.ones(count, start + count, dtype=torch.bool, device=like.device)
+    hidden = hidden.triu(start + 1).repeat(sharing, 1)
+    return like.new_zeros(hidden.shape).masked_fill(hidden, -math.inf)

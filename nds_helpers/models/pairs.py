@@ -27,12 +27,19 @@ class Pair:
 
     def encode(self, text):
         """Text to LongTensor[T], without special tokens."""
+        self._needs_tokenizer()
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return torch.tensor(ids, dtype=torch.long)
 
     def decode(self, tokens):
         """LongTensor[T] to text, special tokens shown."""
+        self._needs_tokenizer()
         return self.tokenizer.decode(torch.as_tensor(tokens).tolist())
+
+    def _needs_tokenizer(self):
+        if self.tokenizer is None:
+            raise ValueError("this pair has no tokenizer (the target's folder has no "
+                             "tokenizer.json): give and read ids instead of text.")
 
 
 def load_pair(name=None, *, target=None, draft=None, dtype=torch.float32,
@@ -49,7 +56,7 @@ def load_pair(name=None, *, target=None, draft=None, dtype=torch.float32,
         Pair.
 
     Raises:
-        ValueError: unknown name, damaged file, mismatched vocabularies.
+        ValueError: unknown name or dtype, damaged file, mismatched vocabularies.
         FileNotFoundError: a file is missing; how to restore it is said.
         ConnectionError: a hub id can't be reached.
     """
