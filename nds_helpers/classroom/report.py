@@ -71,7 +71,8 @@ def difference(came, expected):
     """What was expected and what came; of a wrong container, its type only."""
     if isinstance(expected, (tuple, list)) and hasattr(came, "tolist"):
         kind = "tensor" if isinstance(came, torch.Tensor) else "NumPy value"
-        return f"expected the {type(expected).__name__} {brief(expected)}, came a {kind}"
+        wanted = f"{type(expected).__name__} {brief(expected)}"
+        return f"expected the {wanted}, came a {kind}"
     return f"expected {brief(expected)}\n  came     {brief(came)}"
 
 
