@@ -146,6 +146,17 @@ def test_the_next_good_value_clears_the_error(explorer):
     assert explorer.error is None and explorer.caption.value == "x &lt; 14"
 
 
+def test_an_interrupt_is_seen(explorer):
+    def interrupt(x):
+        raise KeyboardInterrupt
+
+    explorer.compute, before = interrupt, shown(explorer)
+    with pytest.raises(KeyboardInterrupt):
+        explorer.sliders["x"].value = 1
+    assert explorer.caption.value.startswith("interrupted")
+    assert shown(explorer) == before
+
+
 def test_an_error_of_draw_counts_too():
     def refuse(record):
         return draw(record) if record == 0 else 1 / 0
@@ -272,6 +283,16 @@ def test_greedy_text_is_the_same_for_every_k(lab):
 def test_any_largest_k(small, max_k):
     lab = explorers.Speculation(small, PROMPT, max_k=max_k, new_tokens=8)
     assert len(lab.compute(k=max_k, temperature=1.0).predicted) == max_k + 1
+
+
+def test_a_largest_k_below_one_is_refused(small):
+    with pytest.raises(ValueError, match="^max_k must be a whole number, 1 or more"):
+        speculation_explorer(small, PROMPT, max_k=0)
+
+
+def test_a_prompt_may_be_a_list(small, lab):
+    listed = explorers.Speculation(small, PROMPT.tolist(), max_k=6, new_tokens=30)
+    assert listed.compute(2, 0.8).fates == lab.compute(2, 0.8).fates
 
 
 @pytest.mark.parametrize("k", [0, 4])

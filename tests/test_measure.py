@@ -7,8 +7,6 @@ import torch
 from helpers import TableModel, law_rule, random_rule, random_transformer
 
 from nds_helpers.decoding import (
-    ModelDrafter,
-    NGramDrafter,
     Sampling,
     probabilities,
     verify_block,
@@ -98,15 +96,6 @@ def test_forward_seconds_is_one_forward(clock, width, context):
     model = slow_pair(clock).target
     spread = measure.forward_seconds(model, width, context, repeats=4)
     assert spread.median == spread.low == spread.high == cost(TARGET, width)
-
-
-def test_draft_seconds_is_one_draft_step(clock):
-    drafter = ModelDrafter(slow_pair(clock).draft)
-    assert measure.draft_seconds(drafter, 20, k=4, repeats=4).median == cost(DRAFT, 1)
-
-
-def test_draft_seconds_takes_any_drafter(clock):
-    assert measure.draft_seconds(NGramDrafter(), 20, k=4, repeats=2).median == 0.0
 
 
 @pytest.mark.parametrize("verify", [verify_tokens, verify_block])
@@ -249,3 +238,9 @@ def test_the_machine_is_described_line_by_line():
     assert all(str(value) for value in facts.values())
     lines = machine.describe().splitlines()
     assert [line.split(":")[0].strip() for line in lines] == list(facts)
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.0, True])
+def test_compare_wants_a_guess(clock, k):
+    with pytest.raises(ValueError, match="^k must be a whole number, 1 or more, not"):
+        measure.compare(slow_pair(clock), [torch.tensor([1])] * 2, k, Sampling())

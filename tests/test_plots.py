@@ -205,3 +205,29 @@ def test_figure_of_tokens_holds_every_piece_and_the_legend():
     assert all(t.get_position()[0] <= right and t.get_position()[1] <= lowest
                for t in ax.texts)
     plots.plt.close(figure)
+
+
+class Whole:
+    """A tokenizer whose only token is a text."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def decode(self, ids):
+        return self.text
+
+
+def test_page_cuts_a_token_that_is_longer_than_a_line():
+    pieces = tokens.page(Whole("abcdefg\nhi"), [(0, "plain"), (0, "bonus")], columns=3)
+    assert [text for _, _, text, _ in pieces] == ["abc", "def", "g¶", "hi"] + [
+        "abc", "def", "g¶", "hi"]
+    assert [(x, y) for x, y, _, _ in pieces[:5]] == [
+        (0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+@pytest.mark.parametrize("fates", [[], [(0, "plain")]])
+def test_a_page_without_text_is_empty(fates):
+    figure = tokens.tokens_figure(Whole(""), fates)
+    assert not any(t.get_text().strip() not in ("", *tokens.FATES)
+                   for t in figure.axes[0].texts)
+    plots.plt.close(figure)

@@ -47,3 +47,8 @@ def test_alignment_marks_the_run_and_its_end(ax, chosen, marks):
     shown = [text.get_text() for text in ax.texts]
     assert [mark for mark in shown if mark in ("=", "≠")] == marks
     assert shown.count("last") == 1 and "row 2" in shown
+
+
+def test_no_rounds_are_an_empty_page(ax):
+    draw_rounds(ax, [])
+    assert not ax.patches and not ax.axison

@@ -72,13 +72,6 @@ def test_a_wide_pass_that_costs_more_slows_down():
     assert theory.speedup(0.8, 4, 0.1, wide=2.0) == pytest.approx(3.3616 / 2.4)
 
 
-def test_extra_compute():
-    """The factor of theorem 3.11; K = 0 asks for no more than plain decoding."""
-    assert theory.extra_compute(0.8, 0, 0.1) == 1.0
-    assert theory.extra_compute(0.8, 5, 0.1) == pytest.approx(
-        (1 - 0.8) * (5 * 0.1 + 5 + 1) / (1 - 0.8 ** 6))
-
-
 def test_simulated_rounds_commit_as_many():
     luck, alpha, k, rounds = random.Random(0), 0.7, 4, 40_000
     committed = accepted = rejected = 0

@@ -1,0 +1,123 @@
+"""The verdict of a check, whatever a student hands over or gives back."""
+import functools
+
+import pytest
+import torch
+
+from nds_helpers.classroom.decode import check_generate_greedily
+from nds_helpers.classroom.distribution import check_residual
+from nds_helpers.classroom.report import check, same
+
+
+class Nasty:
+    """Equal to everything, and can't be shown."""
+
+    def __eq__(self, other):
+        return True
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+class Arrays:
+    """An equality that answers with an array."""
+
+    def __eq__(self, other):
+        return torch.tensor([True, False])
+
+
+def verdict(capsys, answer, expected):
+    """What a check prints of a function that gives `answer`."""
+    def give():
+        return answer
+
+    assert not check(give, [((), expected, "think.")])
+    return capsys.readouterr().out
+
+
+def test_a_change_of_the_arguments_is_no_pass(capsys):
+    def in_place(p, q):
+        p -= q
+        p.clamp_(min=0)
+        return p / p.sum()
+
+    p, q = torch.tensor([0.75, 0.25]), torch.tensor([0.5, 0.5])
+    case = ((p, q), torch.tensor([1.0, 0.0]), "think.")
+    assert not check(in_place, [case, case])
+    assert "changed its arguments" in capsys.readouterr().out
+    assert p.tolist() == [0.75, 0.25]
+
+
+def test_an_expected_value_that_is_an_argument_stays_as_it_was(capsys):
+    def scrambled(p):
+        return p.mul_(2)
+
+    p = torch.tensor([0.75, 0.25])
+    assert not check(scrambled, [((p,), p, "think.")])
+    assert "came     [1.5, 0.5]" in capsys.readouterr().out
+    assert p.tolist() == [0.75, 0.25]
+
+
+def test_residual_in_place(capsys):
+    def in_place(p, q):
+        p.sub_(q).clamp_(min=0)
+        return p.div_(p.sum())
+
+    for _ in range(2):  # the second time the cases are what they were
+        assert not check_residual(in_place)
+        assert "Not yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("came, expected, right", [
+    (1.0 + 5e-7, 1.0, True),
+    (1.0 + 5e-6, 1.0, False),
+    (1000.0 + 5e-6, 1000.0, False),
+    (torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.5]).double(), True),
+    (torch.tensor([1 + 0j]), torch.tensor([1.0]), False),
+    (1 + 1j, 1, False),
+    ((9, 8), [9, 8], True),
+    (None, None, True),
+    ("a", "a", True),
+    (Nasty(), 1, False),
+    (Nasty(), "a", False),
+    (Arrays(), "a", False),
+])
+def test_same(came, expected, right):
+    assert same(came, expected) is right
+
+
+def test_a_tensor_for_a_list_is_named(capsys):
+    said = verdict(capsys, torch.tensor([9, 8]), [9, 8])
+    assert "expected the list [9, 8], came a tensor\n" in said
+
+
+@pytest.mark.parametrize("answer, shown", [
+    (Nasty(), "a Nasty that can't be shown"), (None, "None"), (1 + 1j, "(1+1j)"),
+    ([Nasty()], "a list that can't be shown")])
+def test_any_answer_is_shown(capsys, answer, shown):
+    assert f"came     {shown}\n" in verdict(capsys, answer, [1])
+
+
+def test_nothing_came(capsys):
+    assert not check_generate_greedily(lambda *_: None)
+    assert "came     None\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("checks", [
+    lambda function: check(function, [((1,), 2, "think.")]), check_generate_greedily])
+@pytest.mark.parametrize("given", [3, None, "double", [1]])
+def test_what_is_no_function_gets_one_sentence(capsys, checks, given):
+    assert not checks(given)
+    said = capsys.readouterr().out
+    assert said == f"Not yet: the check wants your function, and got {given!r}.\n"
+
+
+def test_a_function_needs_no_name(capsys):
+    class Doubler:
+        def __call__(self, x):
+            return 2 * x
+
+    cases = [((1,), 2, "think.")]
+    assert check(functools.partial(int.__mul__, 2), cases) and check(Doubler(), cases)
+    said = capsys.readouterr().out
+    assert "Passed: partial does" in said and "Passed: Doubler does" in said
