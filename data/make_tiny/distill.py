@@ -14,6 +14,8 @@ from export import TINY, export, trained_pair
 from tqdm import tqdm
 from train import SEED, WORK, compiled, save
 
+from nds_helpers.decoding import Sampling
+from nds_helpers.lab.quality import own_samples
 from nds_helpers.models import load_model
 
 SAMPLES = WORK / "samples"
@@ -22,20 +24,14 @@ TEMPERATURES = (1.0, 1.0, 1.0, 0.7)  # of one file after the other
 PEAK_RATE, BATCH = 1e-3, 16
 
 
-@torch.inference_mode()
 def sample(model, corpus, index):
     """ROWS texts of LENGTH tokens: PROMPT tokens of the corpus, then the target's."""
-    torch.manual_seed(SEED + index)
     g = np.random.default_rng((SEED, index))
     starts = g.integers(0, len(corpus) - PROMPT, ROWS)
     rows = np.stack([corpus[s:s + PROMPT] for s in starts])
-    rows = torch.from_numpy(rows.astype(np.int64))
-    temperature = TEMPERATURES[index % len(TEMPERATURES)]
-    cache, feed = model.new_cache(LENGTH, ROWS), rows
-    while rows.shape[1] < LENGTH:
-        logits = model.forward(feed, cache)[:, -1] / temperature
-        feed = torch.multinomial(logits.softmax(-1), 1)
-        rows = torch.cat([rows, feed], 1)
+    rows = own_samples(model, torch.from_numpy(rows.astype(np.int64)), LENGTH,
+                       torch.Generator().manual_seed(SEED + index),
+                       Sampling(TEMPERATURES[index % len(TEMPERATURES)]))
     return rows.numpy().astype(np.uint16)
 
 
