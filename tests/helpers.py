@@ -1,11 +1,23 @@
-"""Small models that the tests share: tables of logits, recorders, random weights."""
+"""What the tests share: small models, recorders, random weights, loaded chapters."""
+import ast
+import re
 import zlib
+from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from nds_helpers.decoding import Draft
+from nds_helpers.decoding import Draft, verify_block, verify_tokens
+
+VERIFIERS = [verify_tokens, verify_block]
+PNG = b"\x89PNG"  # the first bytes of a picture
+
+
+def generator(seed=0):
+    """A random stream of its own."""
+    return torch.Generator().manual_seed(seed)
 
 
 class TokenCache:
@@ -156,3 +168,42 @@ def exact_norm(self, x):
     """The RMS norm of `transformers`, without its detour over float32."""
     eps = self.variance_epsilon
     return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
+# The chapters of the course.
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+SOLUTION = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", re.S)
+
+
+def chapter_cells(name):
+    """The cells of notebooks/<name>.ipynb."""
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+
+
+def load_chapter(name, **given):
+    """The functions and classes that a chapter defines, as attributes.
+
+    Nothing else in its cells runs: `given` are the names that they would import or
+    compute. A solution stands below its stub, and so takes the stub's place.
+    """
+    space = {"torch": torch, **given}
+    for cell in chapter_cells(name):
+        if cell.cell_type == "code":
+            tree = ast.parse(cell.source)
+            tree.body = [node for node in tree.body
+                         if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+            exec(compile(tree, name, "exec"), space)
+        for solution in SOLUTION.findall(cell.source):
+            exec(solution, space)
+    return SimpleNamespace(**space)
+
+
+def stub(*arguments):
+    """An exercise that nobody has solved yet."""
+    raise NotImplementedError
+
+
+def said(check, function, capsys):
+    """What an exercise's check prints."""
+    check(function)
+    return capsys.readouterr().out

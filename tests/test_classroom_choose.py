@@ -1,12 +1,7 @@
 """Chapter 04: checks catch the plausible mistakes, cells agree with the package."""
-import ast
-import re
-from pathlib import Path
-
-import nbformat
 import pytest
 import torch
-from helpers import TableModel, random_rule
+from helpers import TableModel, generator, load_chapter, random_rule, said, stub
 
 from nds_helpers.classroom.choose import (
     check_alpha_hat,
@@ -17,48 +12,32 @@ from nds_helpers.classroom.choose import (
 from nds_helpers.decoding import ModelDrafter, speculative
 from nds_helpers.lab import theory
 
-ROOT = Path(__file__).resolve().parents[1]
-CHAPTER = ROOT / "notebooks" / "04_choose_k_and_temperature.ipynb"
-SOLUTION = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", re.S)
-FUNCTIONS = ("by_position", "expected_tokens", "speedup", "verdict")
 ALPHAS = (0.0, 0.2, 0.5, 0.8, 0.95, 1.0)
-
-
-def definitions(source):
-    """The functions of the chapter that the tests use, as source."""
-    return "\n".join(ast.unparse(node) for node in ast.parse(source).body
-                     if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
 def chapter():
-    """The functions that the chapter's cells and solutions define, by name."""
-    space = {}
-    for cell in nbformat.read(CHAPTER, as_version=4).cells:
-        if cell.cell_type == "code":
-            exec(definitions(cell.source), space)
-        for solution in SOLUTION.findall(cell.source):
-            exec(solution, space)
-    return space
+    """What the chapter's cells and solutions define."""
+    return load_chapter("04_choose_k_and_temperature")
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("k", [0, 1, 5, 12])
 def test_formulas_agree(chapter, alpha, k):
     expected = theory.expected_tokens(alpha, k)
-    assert chapter["expected_tokens"](alpha, k) == pytest.approx(expected, abs=1e-12)
-    assert chapter["expected_committed"]([alpha] * k) == pytest.approx(expected)
+    assert chapter.expected_tokens(alpha, k) == pytest.approx(expected, abs=1e-12)
+    assert chapter.expected_committed([alpha] * k) == pytest.approx(expected)
     for c in (0.02, 0.3):
-        ours = chapter["speedup"](alpha, k, c, 1.4)
+        ours = chapter.speedup(alpha, k, c, 1.4)
         assert ours == pytest.approx(theory.speedup(alpha, k, c, 1.4), abs=1e-12)
-        assert chapter["speedup"](alpha, k, c) == pytest.approx(
+        assert chapter.speedup(alpha, k, c) == pytest.approx(
             theory.speedup(alpha, k, c), abs=1e-12)
 
 
 @pytest.mark.parametrize("c", [0.02, 0.05, 0.1, 0.3, 0.9])
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_best_k_agrees(chapter, alpha, c):
-    assert chapter["best_k"](alpha, c, 16) == theory.best_k(alpha, c, 16)[0]
+    assert chapter.best_k(alpha, c, 16) == theory.best_k(alpha, c, 16)[0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -67,10 +46,10 @@ def test_metrics_agree_on_real_traces(chapter, seed, ends):
     target = TableModel(random_rule(seed), end_token_ids=ends)
     drafter = ModelDrafter(TableModel(random_rule(seed + 50)))
     trace = speculative(target, drafter, [1], k=4, max_new_tokens=60,
-                        generator=torch.Generator().manual_seed(seed)).trace
-    assert chapter["by_position"](trace) == trace.by_position()
+                        generator=generator(seed)).trace
+    assert chapter.by_position(trace) == trace.by_position()
     summary = trace.summary()
-    assert chapter["alpha_hat"](trace) == pytest.approx(summary["acceptance_rate"])
+    assert chapter.alpha_hat(trace) == pytest.approx(summary["acceptance_rate"])
 
 
 @pytest.mark.parametrize("alpha, k, c, words", [
@@ -80,26 +59,16 @@ def test_metrics_agree_on_real_traces(chapter, seed, ends):
     (0.1, 3, 0.1, "too few guesses stand")])
 def test_verdict_gives_the_reason(chapter, alpha, k, c, words):
     wide = [1.0] + [1.2 + 0.02 * n for n in range(12)]
-    sentence = chapter["verdict"](alpha, k, c, wide)
+    sentence = chapter.verdict(alpha, k, c, wide)
     assert words in sentence
     assert sentence.startswith(f"{theory.speedup(alpha, k, c, wide[k]):.2f}")
-
-
-def said(check, function, capsys):
-    """What a check prints."""
-    check(function)
-    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize("check, name", [
     (check_alpha_hat, "alpha_hat"), (check_best_k, "best_k"),
     (check_expected_committed, "expected_committed")])
 def test_solutions_pass(chapter, check, name, capsys):
-    assert said(check, chapter[name], capsys).startswith("Passed")
-
-
-def stub(*arguments):
-    raise NotImplementedError
+    assert said(check, getattr(chapter, name), capsys).startswith("Passed")
 
 
 @pytest.mark.parametrize("check", [check_alpha_hat, check_best_k,

@@ -1,12 +1,9 @@
 """Chapter 01: checks catch the plausible mistakes, cells agree with the package."""
-import ast
-import re
-from pathlib import Path
 from types import SimpleNamespace
 
-import nbformat
 import pytest
 import torch
+from helpers import chapter_cells, generator, load_chapter
 
 from nds_helpers.classroom.decode import (
     ToyModel,
@@ -19,9 +16,7 @@ from nds_helpers.decoding import Sampling, autoregressive, draw, probabilities, 
 from nds_helpers.models import load_pair
 from nds_helpers.models.rope import Rotary, rotate
 
-ROOT = Path(__file__).resolve().parents[1]
-CHAPTER = ROOT / "notebooks" / "01_decode_one_token_at_a_time.ipynb"
-SOLUTION = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", re.S)
+CHAPTER = "01_decode_one_token_at_a_time"
 
 
 @pytest.fixture(scope="module")
@@ -31,36 +26,19 @@ def target():
 
 
 @pytest.fixture(scope="module")
-def cells():
-    """The chapter's cells."""
-    return nbformat.read(CHAPTER, as_version=4).cells
-
-
-@pytest.fixture(scope="module")
-def chapter(cells, target):
-    """The functions that the cells define, then the solutions, by name."""
+def chapter(target):
+    """What the chapter's cells and solutions define."""
     c = target.config
-    space = {"torch": torch, "F": torch.nn.functional, "draw": draw,
-             "probabilities": probabilities, "uniforms": uniforms, "target": target,
-             "config": c, "H": c.heads, "G": c.kv_heads, "d": c.head_width}
-    for cell in cells:
-        if cell.cell_type == "code":
-            tree = ast.parse(cell.source)
-            tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
-            exec(compile(tree, "cell", "exec"), space)
-    for solution in SOLUTION.findall("\n".join(c.source for c in cells)):
-        exec(solution, space)
-    return SimpleNamespace(**space)
+    return load_chapter(
+        CHAPTER, F=torch.nn.functional, draw=draw, probabilities=probabilities,
+        uniforms=uniforms, target=target, config=c, H=c.heads, G=c.kv_heads,
+        d=c.head_width)
 
 
 def ids(count, seed=0):
     """LongTensor[count] of arbitrary tokens."""
     g = torch.Generator().manual_seed(seed)
     return torch.randint(1, 4096, (count,), generator=g)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def test_norm_and_turn_agree_with_the_package(chapter, target):
@@ -90,7 +68,7 @@ def test_forward_by_hand_agrees_with_the_decoder(chapter, target):
 
 @pytest.mark.parametrize("temperature", [0, 0.7, 1.0, 1.5])
 def test_to_probabilities_agrees_with_the_package(chapter, temperature):
-    logits = torch.randn(3, 50, generator=seeded(0))
+    logits = torch.randn(3, 50, generator=generator(0))
     came = chapter.to_probabilities(logits, temperature)
     torch.testing.assert_close(came, probabilities(logits, Sampling(temperature)))
 
@@ -99,20 +77,20 @@ def test_to_probabilities_agrees_with_the_package(chapter, temperature):
 def test_three_ways_of_decoding_agree(chapter, target, temperature, seed):
     sampling, prompt = Sampling(temperature), ids(7, seed)
     expected = autoregressive(target, prompt, max_new_tokens=20, sampling=sampling,
-                              generator=seeded(seed)).tokens
+                              generator=generator(seed)).tokens
     for way in (chapter.decode_without_cache, chapter.decode_with_cache):
-        assert way(target, prompt, 20, sampling, seeded(seed)).equal(expected)
+        assert way(target, prompt, 20, sampling, generator(seed)).equal(expected)
 
 
 def test_decoding_stops_at_an_end_token(chapter, target):
     whole = autoregressive(target, ids(7), max_new_tokens=12,
-                           generator=seeded(5)).tokens
+                           generator=generator(5)).tokens
     end = int(whole[4])
     model = SimpleNamespace(forward=target.forward, new_cache=target.new_cache,
                             vocab_size=target.vocab_size, end_token_ids=(end,))
     expected = whole[:whole.tolist().index(end) + 1]
     for way in (chapter.decode_without_cache, chapter.decode_with_cache):
-        assert way(model, ids(7), 12, Sampling(), seeded(5)).equal(expected)
+        assert way(model, ids(7), 12, Sampling(), generator(5)).equal(expected)
 
 
 def test_cached_decoding_feeds_every_token_once(chapter, target):
@@ -126,7 +104,7 @@ def test_cached_decoding_feeds_every_token_once(chapter, target):
     model = SimpleNamespace(forward=forward, new_cache=target.new_cache,
                             end_token_ids=())
     prompt = ids(7)
-    new = chapter.decode_with_cache(model, prompt, 5, Sampling(0), seeded(0))
+    new = chapter.decode_with_cache(model, prompt, 5, Sampling(0), generator(0))
     text = prompt.tolist() + new.tolist()
     assert fed == [text[:6]] + [[token] for token in text[6:-1]]
     assert caches[-1].length == len(text) - 1
@@ -161,8 +139,8 @@ def test_solutions_pass(chapter, name, capsys):
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_stubs_are_told_not_yet(cells, name, capsys):
-    stub = next(c.source for c in cells if f"def {name}(" in c.source
+def test_stubs_are_told_not_yet(name, capsys):
+    stub = next(c.source for c in chapter_cells(CHAPTER) if f"def {name}(" in c.source
                 and "NotImplementedError" in c.source)
     space = {"torch": torch}
     exec(stub, space)

@@ -1,11 +1,7 @@
 """Chapter 03: checks catch the plausible mistakes, cells agree with the package."""
-import ast
-import re
-from pathlib import Path
-
-import nbformat
 import pytest
 import torch
+from helpers import generator, load_chapter, said, stub
 
 from nds_helpers.classroom.distribution import (
     check_acceptance,
@@ -15,38 +11,16 @@ from nds_helpers.classroom.distribution import (
 from nds_helpers.decoding import Draft, acceptance, draw, residual, verify_tokens
 from nds_helpers.decoding.verify import prefix_acceptance, prefix_weights
 
-ROOT = Path(__file__).resolve().parents[1]
-CHAPTER = ROOT / "notebooks" / "03_keep_the_distribution.ipynb"
-SOLUTION = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", re.S)
-FUNCTIONS = ("accept", "residual", "one_token", "outcomes", "target_texts",
-             "round_texts", "block_tests")
-
-
-def definitions(source, names):
-    """The functions of these names, as source."""
-    return "\n".join(ast.unparse(node) for node in ast.parse(source).body
-                     if isinstance(node, ast.FunctionDef) and node.name in names)
-
 
 @pytest.fixture(scope="module")
 def chapter():
-    """The functions that the chapter's cells and solutions define, by name."""
-    space = {"torch": torch, "draw": draw}
-    for cell in nbformat.read(CHAPTER, as_version=4).cells:
-        if cell.cell_type == "code":
-            exec(definitions(cell.source, FUNCTIONS), space)
-        for solution in SOLUTION.findall(cell.source):
-            exec(solution, space)
-    return space
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
+    """What the chapter's cells and solutions define."""
+    return load_chapter("03_keep_the_distribution", draw=draw)
 
 
 def random_table(seed, rows, width=7):
     """FloatTensor[rows, width], some entries 0, each row summing to 1."""
-    g = seeded(seed)
+    g = generator(seed)
     table = torch.rand(rows, width, generator=g, dtype=torch.float64) ** 3
     table[table < 0.01] = 0.0
     return table / table.sum(-1, keepdim=True)
@@ -55,7 +29,7 @@ def random_table(seed, rows, width=7):
 def random_round(seed, k=4):
     """(p, Draft) of k tokens, each drawn from its row of q."""
     p, q = random_table(seed, k + 1), random_table(1000 + seed, k)
-    g = seeded(5000 + seed)
+    g = generator(5000 + seed)
     tokens = torch.multinomial(q, 1, generator=g)[:, 0] if k else torch.empty(0).long()
     return p, Draft(tokens, q)
 
@@ -63,26 +37,26 @@ def random_round(seed, k=4):
 @pytest.mark.parametrize("seed", range(40))
 def test_accept_and_residual_agree(chapter, seed):
     p, draft = random_round(seed)
-    ours = [chapter["accept"](p[i], draft.probs[i], x)
+    passed = [chapter.accept(p[i], draft.probs[i], x)
             for i, x in enumerate(draft.tokens.tolist())]
-    rows = torch.stack([chapter["acceptance_row"](a, b)[x]
+    rows = torch.stack([chapter.acceptance_row(a, b)[x]
                         for a, b, x in zip(p, draft.probs, draft.tokens)])
-    torch.testing.assert_close(torch.tensor(ours).double(), acceptance(p, draft),
+    torch.testing.assert_close(torch.tensor(passed).double(), acceptance(p, draft),
                                rtol=1e-6, atol=0)
     torch.testing.assert_close(rows, acceptance(p, draft), rtol=0, atol=1e-15)
     for i in range(len(draft.tokens)):
         theirs = residual(p, draft, i)
         theirs = theirs / theirs.sum()
         for name in ("residual", "safe_residual"):
-            torch.testing.assert_close(chapter[name](p[i], draft.probs[i]), theirs,
-                                       rtol=0, atol=1e-15)
+            ours = getattr(chapter, name)(p[i], draft.probs[i])
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-15)
 
 
 def test_residual_agrees_where_p_equals_q(chapter):
     p = random_table(0, 2)
     draft = Draft(torch.tensor([0]), p[:1].clone())
     assert torch.equal(residual(p, draft, 0), p[0])
-    torch.testing.assert_close(chapter["safe_residual"](p[0], p[0]), p[0])
+    torch.testing.assert_close(chapter.safe_residual(p[0], p[0]), p[0])
 
 
 @pytest.mark.parametrize("k", [0, 1, 4])
@@ -90,9 +64,9 @@ def test_verify_agrees(chapter, k):
     accepted = set()
     for seed in range(60):
         p, draft = random_round(seed, k)
-        u = torch.rand(k + 1, generator=seeded(seed), dtype=torch.float64)
-        ours = chapter["verify"](p, draft.probs, draft.tokens, u)
-        theirs = verify_tokens(p, draft, seeded(seed))
+        u = torch.rand(k + 1, generator=generator(seed), dtype=torch.float64)
+        ours = chapter.verify(p, draft.probs, draft.tokens, u)
+        theirs = verify_tokens(p, draft, generator(seed))
         assert ours == (theirs.accepted, theirs.next_token)
         accepted.add(theirs.accepted)
     assert len(accepted) >= min(k + 1, 4)
@@ -102,41 +76,31 @@ def test_verify_agrees(chapter, k):
 def test_block_tests_agree(chapter, k):
     for seed in range(40):
         p, draft = random_round(seed, k)
-        ours = chapter["block_tests"](p, draft.probs, draft.tokens.tolist())
+        ours = chapter.block_tests(p, draft.probs, draft.tokens.tolist())
         theirs = prefix_acceptance(p, draft, prefix_weights(p, draft))
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
 def test_enumeration_of_the_chapter_is_exact_and_finds_faults(chapter):
     P, Q = random_table(1, 5, 5), random_table(2, 5, 5)
-    gap = chapter["round_texts"](P, Q, 0, 2) - chapter["target_texts"](P, 0, 3)
+    gap = chapter.round_texts(P, Q, 0, 2) - chapter.target_texts(P, 0, 3)
     assert gap.abs().max() < 1e-12
     p = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
     q = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
-    left, picked = chapter["residual"](p, q), torch.tensor([1.0, 0.0, 0.0]).double()
-    one_token = chapter["one_token"]
+    left, picked = chapter.residual(p, q), torch.tensor([1.0, 0.0, 0.0]).double()
+    one_token = chapter.one_token
     torch.testing.assert_close(one_token(p, q, q, left), p, rtol=0, atol=1e-15)
-    sure = one_token(p, picked, picked, chapter["residual"](p, picked))
+    sure = one_token(p, picked, picked, chapter.residual(p, picked))
     torch.testing.assert_close(sure, p, rtol=0, atol=1e-15)
     for fault in (one_token(p, picked, q, left), one_token(p, q, q, p)):
         assert (fault - p).abs().max() > 0.05
-
-
-def said(check, function, capsys):
-    """What a check prints."""
-    check(function)
-    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize("check, name", [
     (check_acceptance, "acceptance_row"), (check_residual, "safe_residual"),
     (check_verify, "verify")])
 def test_solutions_pass(chapter, check, name, capsys):
-    assert said(check, chapter[name], capsys).startswith("Passed")
-
-
-def stub(*arguments):
-    raise NotImplementedError
+    assert said(check, getattr(chapter, name), capsys).startswith("Passed")
 
 
 @pytest.mark.parametrize("check", [check_acceptance, check_residual, check_verify])

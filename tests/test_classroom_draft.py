@@ -1,12 +1,7 @@
 """Chapter 02: checks catch the plausible mistakes, cells agree with the package."""
-import ast
-import re
-from pathlib import Path
-
-import nbformat
 import pytest
 import torch
-from helpers import Recorder, TableModel, random_rule
+from helpers import Recorder, TableModel, load_chapter, random_rule, stub
 
 from nds_helpers.classroom.draft import (
     check_commit,
@@ -23,30 +18,13 @@ from nds_helpers.decoding import (
 )
 from nds_helpers.models import load_pair
 
-ROOT = Path(__file__).resolve().parents[1]
-CHAPTER = ROOT / "notebooks" / "02_draft_then_verify.ipynb"
-SOLUTION = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", re.S)
-NAMES = ("guess", "choose", "settle", "speculate", "tokens_of", "LastOnly")
 GREEDY = Sampling(temperature=0)
-
-
-def definitions(source):
-    """The functions and classes of the chapter that the tests use, as source."""
-    return "\n".join(ast.unparse(node) for node in ast.parse(source).body
-                     if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-                     and node.name in NAMES)
 
 
 @pytest.fixture(scope="module")
 def chapter():
-    """What the chapter's cells and solutions define, by name."""
-    space = {"torch": torch, "Round": Round}
-    for cell in nbformat.read(CHAPTER, as_version=4).cells:
-        if cell.cell_type == "code":
-            exec(definitions(cell.source), space)
-        for solution in SOLUTION.findall(cell.source):
-            exec(solution, space)
-    return space
+    """What the chapter's cells and solutions define."""
+    return load_chapter("02_draft_then_verify", Round=Round)
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +42,10 @@ def kept(rounds):
 def test_loop_equals_the_package_on_the_tiny_pair(chapter, pair, k):
     prompt = pair.encode("HELENA.\nO, that my lord")
     settings = dict(max_new_tokens=16, sampling=GREEDY)
-    rounds = chapter["speculate"](pair.target, pair.draft, prompt, k, 16)
+    rounds = chapter.speculate(pair.target, pair.draft, prompt, k, 16)
     theirs = speculative(pair.target, ModelDrafter(pair.draft), prompt, k=k, **settings)
     plain = autoregressive(pair.target, prompt, **settings)
-    assert chapter["tokens_of"](rounds) == plain.tokens.tolist()
+    assert chapter.tokens_of(rounds) == plain.tokens.tolist()
     assert kept(rounds) == kept(theirs.trace)
 
 
@@ -80,18 +58,18 @@ def test_loop_equals_the_package_with_end_tokens(chapter, seed, k):
     draft = TableModel(lambda prefix: rules[len(prefix) % 3 == 0](prefix), 7)
     for prompt in (torch.tensor([1, 2, seed % 5]), torch.tensor([3])):
         for count in (1, 4, 15):
-            rounds = chapter["speculate"](target, draft, prompt, k, count, {5, 6})
+            rounds = chapter.speculate(target, draft, prompt, k, count, {5, 6})
             theirs = speculative(target, ModelDrafter(draft), prompt, k=k,
                                  max_new_tokens=count, sampling=GREEDY)
             assert kept(rounds) == kept(theirs.trace)
-            assert chapter["tokens_of"](rounds) == theirs.tokens.tolist()
+            assert chapter.tokens_of(rounds) == theirs.tokens.tolist()
 
 
 def test_one_target_forward_a_round_and_a_draft_that_catches_up(chapter):
     """Draft equal to target: every round commits K + 1, the draft then reads two."""
     rule = random_rule(3, 7)
     target, draft = Recorder(TableModel(rule, 7)), Recorder(TableModel(rule, 7))
-    rounds = chapter["speculate"](target, draft, torch.tensor([1, 2]), 3, 12)
+    rounds = chapter.speculate(target, draft, torch.tensor([1, 2]), 3, 12)
     assert [len(r.tokens) for r in rounds] == [4, 4, 4]
     assert target.widths == [1, 4, 4, 4]  # the prompt but its last token, then rounds
     assert draft.widths == [2, 1, 1, 2, 1, 1, 2, 1, 1]
@@ -100,9 +78,9 @@ def test_one_target_forward_a_round_and_a_draft_that_catches_up(chapter):
 def test_a_draft_that_misses_a_token_costs_rounds_only(chapter):
     rule = random_rule(4, 7)
     target, prompt = TableModel(rule, 7), torch.tensor([1, 2])
-    right = chapter["speculate"](target, target, prompt, 3, 40)
-    wrong = chapter["speculate"](target, chapter["LastOnly"](target), prompt, 3, 40)
-    assert chapter["tokens_of"](wrong) == chapter["tokens_of"](right)
+    right = chapter.speculate(target, target, prompt, 3, 40)
+    wrong = chapter.speculate(target, chapter.LastOnly(target), prompt, 3, 40)
+    assert chapter.tokens_of(wrong) == chapter.tokens_of(right)
     assert len(wrong) > len(right) == 10
 
 
@@ -114,18 +92,14 @@ def test_look_up_agrees_with_the_package(chapter, n):
         sequence = torch.randint(3, (1 + seed % 13,), generator=g)
         for k in (1, 2, 5):
             theirs = drafter.propose(sequence, k, GREEDY, None).tokens.tolist()
-            assert chapter["look_up"](sequence.tolist(), k, n) == theirs
+            assert chapter.look_up(sequence.tolist(), k, n) == theirs
 
 
 def test_solutions_pass_and_stubs_do_not(chapter, capsys):
     for name, check in (("count_accepted", check_count_accepted),
                         ("commit", check_commit), ("look_up", check_look_up)):
-        assert check(chapter[name])
+        assert check(getattr(chapter, name))
         assert f"Passed: {name}" in capsys.readouterr().out
-
-        def stub(*arguments):
-            raise NotImplementedError
-
         assert not check(stub)
         assert "Not yet: stub is still to be written." in capsys.readouterr().out
 

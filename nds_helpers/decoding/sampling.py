@@ -55,7 +55,7 @@ def probabilities(logits, sampling):
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature == 0:
         best = logits.max(-1, keepdim=True)
-        one = best.values.isfinite().to(logits.dtype)
+        one = 1 + 0 * best.values  # nan where the logits aren't finite
         return torch.zeros_like(logits).scatter_(-1, best.indices, one)
     # The largest becomes 0 first: a tiny temperature then can't overflow.
     temperature = max(sampling.temperature, torch.finfo(logits.dtype).tiny)
@@ -121,7 +121,7 @@ def draw(weights, u):
 
 
 def _invert(weights, u):
-    cumulative = weights.double().cumsum(-1)
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
     total = cumulative[-1].item()
     point = min(u * total, math.nextafter(total, 0.0))
     return total, int(torch.searchsorted(cumulative, point, right=True))

@@ -14,20 +14,27 @@ class KVCache:
                  dtype=torch.float32, device="cpu"):
         shape = (layers, 2, batch, kv_heads, max_length, head_width)
         self.store = torch.empty(shape, dtype=dtype, device=device)
-        self.layers = [pair.unbind() for pair in self.store]  # views: (keys, values)
         self.max_length = max_length
         self.length = 0
 
-    def room_for(self, count):
-        """Raises ValueError unless `count` more tokens fit."""
-        if self.length + count > self.max_length:
+    def open(self, count):
+        """Makes ready for `count` more tokens: views of where they go, a layer each.
+
+        Raises:
+            ValueError: they don't fit.
+        """
+        stop = self.length + count
+        if stop > self.max_length:
             raise ValueError(
                 f"the cache holds at most {self.max_length} tokens, and "
                 f"{self.length} + {count} were asked for; make a longer one.")
+        flat = self.store.flatten(0, 1)  # keys and values of layer 0, of layer 1, ...
+        self.new = flat.narrow(-2, self.length, count).unbind()
+        self.seen = flat.narrow(-2, 0, stop).unbind()
 
     @torch.no_grad()  # what has been cached is a constant to later tokens
     def append(self, layer, keys, values):
-        """Writes one layer's new keys and values.
+        """Writes one layer's new keys and values, after `open`.
 
         Args:
             layer: index of the layer.
@@ -37,12 +44,10 @@ class KVCache:
             Keys and values of all tokens so far, [B, G, length + T, d] each
             (views, no copy).
         """
-        count = keys.shape[2]
-        k, v = self.layers[layer]
-        k.narrow(2, self.length, count).copy_(keys)
-        v.narrow(2, self.length, count).copy_(values)
-        stop = self.length + count
-        return k.narrow(2, 0, stop), v.narrow(2, 0, stop)
+        k, v = 2 * layer, 2 * layer + 1
+        self.new[k].copy_(keys)
+        self.new[v].copy_(values)
+        return self.seen[k], self.seen[v]
 
     def advance(self, count):
         """Counts `count` tokens in, once every layer has written them."""

@@ -6,6 +6,7 @@ from safetensors import SafetensorError, safe_open
 
 from .config import read_config, read_json
 from .decoder import Decoder
+from .linear import Stacked
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -71,7 +72,7 @@ def tensors(folder, device="cpu"):
 
 def fill(model, named_tensors, dtype):
     """Puts every tensor where its name says; nothing unread, nothing unfilled."""
-    unfilled = {name for name, _ in model.named_parameters()}
+    unfilled = dict(places(model))
     head = None
     for name, tensor in named_tensors:
         ours = name.removeprefix("model.")
@@ -83,8 +84,7 @@ def fill(model, named_tensors, dtype):
         if ours not in unfilled:
             raise ValueError(f"nothing in the model reads the weight {name!r}: "
                              "its config.json doesn't describe this checkpoint.")
-        place(model, ours, tensor.to(dtype))
-        unfilled.remove(ours)
+        place(ours, tensor.to(dtype), *unfilled.pop(ours))
     if unfilled:
         raise ValueError(f"no file fills the weight {sorted(unfilled)[0]!r} "
                          f"({len(unfilled)} in all): the checkpoint is incomplete.")
@@ -93,15 +93,37 @@ def fill(model, named_tensors, dtype):
         model.lm_head.weight = model.embed_tokens.weight
 
 
-def place(model, name, tensor):
-    """Replaces the parameter `name` by `tensor`, which must have its shape."""
-    owner, _, last = name.rpartition(".")
-    module = model.get_submodule(owner)
-    expected = tuple(getattr(module, last).shape)
+def places(model):
+    """Yields (name in a file, (module, parameter's name, its rows)) for each weight.
+
+    Files hold the parts of a `Stacked` linear one by one; rows is None where a
+    weight is whole.
+    """
+    for path, _ in model.named_parameters():
+        owner, _, last = path.rpartition(".")
+        module = model.get_submodule(owner)
+        if isinstance(module, Stacked):
+            above = owner.rpartition(".")[0]
+            for part in module.parts:
+                yield f"{above}.{part}.{last}", (module, last, module.rows(part))
+        else:
+            yield path, (module, last, None)
+
+
+def place(name, tensor, module, parameter, rows):
+    """Makes a tensor the parameter of a module, or some rows of it."""
+    there = getattr(module, parameter)
+    expected = tuple(there.shape if rows is None else there[rows].shape)
     if tuple(tensor.shape) != expected:
         raise ValueError(f"the weight {name!r} has shape {tuple(tensor.shape)}, "
                          f"and config.json asks for {expected}.")
-    setattr(module, last, torch.nn.Parameter(tensor, requires_grad=False))
+    if rows is not None:
+        whole = there.data
+        if whole.is_meta:  # the first part that comes makes room for all
+            whole = torch.empty_like(whole, dtype=tensor.dtype, device=tensor.device)
+        whole[rows] = tensor
+        tensor = whole
+    setattr(module, parameter, torch.nn.Parameter(tensor, requires_grad=False))
 
 
 def check_tied(model, head):

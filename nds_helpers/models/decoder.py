@@ -10,23 +10,32 @@ import torch.nn.functional as F
 from torch import nn
 
 from .cache import KVCache
-from .linear import Linear
+from .linear import Linear, Stacked
 from .rope import Rotary, rotate
 
 
 class RMSNorm(nn.Module):
     """Scales x to unit root mean square, then by a learnt weight.
 
-    Zhang and Sennrich 2019, section 4.
+    Zhang and Sennrich 2019, section 4. The root mean square of D numbers is their
+    Euclidean norm over sqrt(D), which takes PyTorch five short operations on a
+    CPU, where its own RMS norm takes nine.
     """
 
     def __init__(self, width, eps):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
+        exact = dict(dtype=torch.float64, device="cpu")  # scalars, on no device
+        self.root = torch.tensor(width, **exact).sqrt()
+        self.least = torch.tensor(width * eps, **exact).sqrt()
 
     def forward(self, x):
-        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        if not x.is_cpu or x.itemsize < 4:  # half precision needs wider sums
+            return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        size = torch.hypot(size, self.least)  # sqrt(|x|^2 + D eps)
+        return x * self.weight * (self.root / size)
 
 
 class Attention(nn.Module):
@@ -38,10 +47,10 @@ class Attention(nn.Module):
     def __init__(self, config):
         super().__init__()
         width, d = config.width, config.head_width
-        self.head_width = d
-        self.q_proj = Linear(width, config.heads * d, bias=config.qkv_bias)
-        self.k_proj = Linear(width, config.kv_heads * d, bias=config.qkv_bias)
-        self.v_proj = Linear(width, config.kv_heads * d, bias=config.qkv_bias)
+        self.heads, self.kv_heads, self.head_width = config.heads, config.kv_heads, d
+        self.qkv = Stacked(width, dict(q_proj=config.heads * d,
+                                       k_proj=config.kv_heads * d,
+                                       v_proj=config.kv_heads * d), config.qkv_bias)
         self.o_proj = Linear(config.heads * d, width, bias=config.output_bias)
         if config.qk_norm:
             self.q_norm = RMSNorm(d, config.norm_eps)
@@ -49,19 +58,16 @@ class Attention(nn.Module):
         self.qk_norm = config.qk_norm
 
     def forward(self, x, cos, sin, mask, cache, layer):
-        q = self.split_heads(self.q_proj(x))  # [B, H, T, d]
-        k = self.split_heads(self.k_proj(x))  # [B, G, T, d]
-        v = self.split_heads(self.v_proj(x))  # [B, G, T, d]
+        T, G, d = cos.shape[0], self.kv_heads, self.head_width
+        heads = self.qkv(x).view(-1, T, self.heads + 2 * G, d).transpose(1, 2)
+        qk, v = heads.split((self.heads + G, G), 1)  # [B, H + G, T, d], [B, G, T, d]
         if self.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            q, k = qk.split((self.heads, G), 1)
+            qk = torch.cat([self.q_norm(q), self.k_norm(k)], 1)
+        q, k = rotate(qk, cos, sin).split((self.heads, G), 1)
         if cache is not None:
             k, v = cache.append(layer, k, v)  # [B, G, S, d]
         return self.o_proj(grouped_attention(q, k, v, mask))
-
-    def split_heads(self, x):
-        """[B, T, heads * d] -> [B, heads, T, d]."""
-        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
 
 def grouped_attention(q, k, v, mask):
@@ -73,14 +79,16 @@ def grouped_attention(q, k, v, mask):
         mask: FloatTensor[H/G * T, S] from `causal_mask`, or None for all.
 
     Returns:
-        FloatTensor[B, T, H * d]. The H/G queries that share a kv head are laid
+        FloatTensor[B * T, H * d]. The H/G queries that share a kv head are laid
         one below the other, as if they were more tokens of that head.
     """
     B, H, T, d = q.shape
     G = k.shape[1]
     q = q.reshape(B, G, H // G * T, d)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return out.reshape(B, H, T, d).transpose(1, 2).reshape(B, T, H * d)
+    if T == 1:
+        return out.view(B, H * d)  # already in order
+    return out.reshape(B, H, T, d).transpose(1, 2).reshape(B * T, H * d)
 
 
 class MLP(nn.Module):
@@ -88,12 +96,13 @@ class MLP(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.gate_proj = Linear(config.width, config.mlp_width, bias=False)
-        self.up_proj = Linear(config.width, config.mlp_width, bias=False)
+        self.gate_up = Stacked(config.width, dict(gate_proj=config.mlp_width,
+                                                  up_proj=config.mlp_width))
         self.down_proj = Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_up(x).chunk(2, -1)  # [B * T, mlp width] each
+        return self.down_proj(F.silu(gate) * up)
 
 
 class Layer(nn.Module):
@@ -167,20 +176,21 @@ class Decoder(nn.Module):
         count = tokens.shape[1]
         start = 0
         if cache is not None:
-            cache.room_for(count)
+            cache.open(count)
             start = cache.length
-        x = self.embed_tokens(tokens)  # [B, T, D]
+        x = self.embed_tokens(tokens.flatten())  # [B * T, D]
         cos, sin = self.rotary.rows(start, start + count, x)
         mask = causal_mask(start, count, self.config.heads // self.config.kv_heads, x)
         for i, layer in enumerate(self.layers):
             x = layer(x, cos, sin, mask, cache, i)
         if cache is not None:
             cache.advance(count)
-        return self.norm(x)
+        return self.norm(x).view(*tokens.shape, -1)
 
     def logits(self, x):
         """[B, T, D] -> [B, T, V], padding ids cut off."""
-        return self.lm_head(x)[..., :self.vocab_size]
+        rows = self.lm_head(x.flatten(0, 1))[:, :self.vocab_size]
+        return rows.view(*x.shape[:2], -1)
 
 
 def causal_mask(start, count, sharing, like):

@@ -18,15 +18,35 @@ class Linear(nn.Linear):
     """
 
     def forward(self, x):
-        """FloatTensor[..., in] -> FloatTensor[..., out]."""
-        count = x.numel() // x.shape[-1]
+        """FloatTensor[rows, in] -> FloatTensor[rows, out]."""
+        count = x.shape[0]
         if not (MKL and x.is_cpu and 0 < count <= FEW):
             return super().forward(x)
-        rows = x.reshape(count, -1)  # [count, in]
-        if count == 1:
-            rows = torch.cat([rows, rows])
+        # MKL is slow again where x^T itself lies row by row: contiguous prevents it.
+        columns = (torch.cat([x, x]) if count == 1 else x.contiguous()).t()
         if self.bias is None:
-            y = self.weight @ rows.T  # [out, count]
+            y = torch.mm(self.weight, columns)  # [out, rows]
         else:
-            y = torch.addmm(self.bias[:, None], self.weight, rows.T)
-        return y.T[:count].view(*x.shape[:-1], -1)
+            y = torch.addmm(self.bias[:, None], self.weight, columns)
+        return y.t()[:1] if count == 1 else y.t()
+
+
+class Stacked(Linear):
+    """Several linears over the same input, their weights one below the other.
+
+    One multiplication reads them all, where each would wait for the one before.
+
+    Attributes:
+        parts: dict, name -> rows of its weight, in their order.
+    """
+
+    def __init__(self, width, parts, bias=False):
+        super().__init__(width, sum(parts.values()), bias)
+        self.parts = parts
+
+    def rows(self, name):
+        """The slice of the weight's rows that belongs to the part `name`."""
+        names = list(self.parts)
+        sizes = list(self.parts.values())
+        start = sum(sizes[:names.index(name)])
+        return slice(start, start + self.parts[name])
