@@ -113,16 +113,23 @@ def draw(weights, u):
     Raises:
         ValueError: the weights are all zero or not finite.
     """
-    total, token = _invert(weights, u)
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    total = cumulative[-1].item()
+    check_total(total)
+    return invert(cumulative, u * total)
+
+
+def invert(cumulative, point):
+    """The first place at which a cumulative sum, FloatTensor[V], passes `point`.
+
+    A point that rounding has put at the end or beyond counts as just before it.
+    """
+    point = min(point, math.nextafter(cumulative[-1].item(), 0.0))
+    return int(torch.searchsorted(cumulative, point, right=True))
+
+
+def check_total(total):
+    """Requires that weights sum to something that can be drawn from."""
     if not 0 < total < math.inf:
         raise ValueError(f"can't draw a token: the weights sum to {total}; the "
                          "model's logits are probably not finite.")
-    return token
-
-
-def _invert(weights, u):
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
-    total = cumulative[-1].item()
-    point = min(u * total, math.nextafter(total, 0.0))
-    return total, int(torch.searchsorted(cumulative, point, right=True))
-

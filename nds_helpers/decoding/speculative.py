@@ -41,10 +41,13 @@ def speculative(model, drafter, prompt, *, k, max_new_tokens, sampling=None,
 
 @torch.inference_mode()
 def speculative_rounds(model, drafter, prompt, *, k, max_new_tokens, sampling=None,
-                       generator=None, verify=verify_tokens):
-    """The same, as a generator: yields each Round when it is committed."""
+                       generator=None, verify=verify_tokens, step=None):
+    """The same, as a generator: yields each Round when it is committed.
+
+    `step` does a round's forward and verdict: `verified`, or its like over ranks.
+    """
     sampling = sampling or Sampling()
-    policy = as_policy(k)
+    policy, step = as_policy(k), step or verified
     ends = end_tokens(model)
     sequence, cache, generator = begin(model, prompt, max_new_tokens, generator,
                                        reversible=True)
@@ -55,15 +58,14 @@ def speculative_rounds(model, drafter, prompt, *, k, max_new_tokens, sampling=No
         asked = checked_k(policy(trace), sequence.remaining)
         draft = propose(drafter, sequence.ids, asked, sampling, generator, model)
         drafted = time.perf_counter()
-        p, verdict = verified(model, cache, sequence.ids, draft, sampling,
-                              generator, verify)
+        draft, verdict, at_p, at_q = step(model, cache, sequence.ids, draft, sampling,
+                                          generator, verify)
         tokens, accepted, kind = commit(draft, verdict, ends)
         sequence.extend(tokens)
         roll_back(cache, sequence.length - 1)
-        at_p, at_q = at_drafted(p, draft)
         trace.append(Round(
             k=asked, guesses=draft.tokens.tolist(), accepted=accepted, kind=kind,
-            tokens=tokens, p=at_p.tolist(), q=at_q.tolist(),
+            tokens=tokens, p=at_p, q=at_q,
             drafting=drafted - began, verifying=time.perf_counter() - drafted))
         yield trace[-1]
         if tokens[-1] in ends:
@@ -74,17 +76,19 @@ def verified(model, cache, ids, draft, sampling, generator, verify):
     """One target forward of width k+1, and the verdict on it.
 
     Returns:
-        (p: FloatTensor[k+1, V], Verdict). If anything fails, the cache is as
-        long as before.
+        (draft, Verdict, p at the drafted tokens, q there): the last two are lists.
+        If anything fails, the cache is as long as before.
     """
     before = cache.length
     window = torch.cat([ids[-1:], draft.tokens])
     try:
         p = probabilities(model.forward(window, cache), sampling)
-        return p, verify(p, draft, generator)
+        verdict = verify(p, draft, generator)
     except BaseException:
         cache.truncate(before)
         raise
+    at_p, at_q = at_drafted(p, draft)
+    return draft, verdict, at_p.tolist(), at_q.tolist()
 
 
 def commit(draft, verdict, end_token_ids):

@@ -2,8 +2,12 @@
 
 p is the target's distribution, q the draft's. Row i of p and of q belongs to
 drafted token i; p has one row more, for the token after a fully accepted run.
+
+The rules touch p only through `at_drafted`, `surplus` and `conclude`, so that they
+hold for a p that lies in slices on several ranks too, which has its own three.
 """
 from dataclasses import dataclass
+from functools import singledispatch
 
 import torch
 
@@ -43,6 +47,7 @@ def verify_tokens(p, draft, generator):
     return conclude(p, draft, accepted, u[k].item())
 
 
+@singledispatch
 def conclude(p, draft, accepted, u, weight=1.0):
     """Draws the token after the accepted run, with the uniform number u."""
     if accepted == len(draft.tokens):
@@ -65,6 +70,7 @@ def acceptance(p, draft):
     return torch.where(at_q > 0, at_p / at_q, 0.0).clamp(max=1.0)
 
 
+@singledispatch
 def at_drafted(p, draft):
     """p(x) and q(x) at each drafted token x, FloatTensor[k] each, float64."""
     picks = draft.tokens[:, None]
@@ -147,9 +153,24 @@ def prefix_acceptance(p, draft, weights):
     """
     k = len(draft.tokens)
     inner = weights[1:k]  # prefixes of 1 to k-1 tokens
-    q = draft.probs
-    if q is None:
-        q = torch.nn.functional.one_hot(draft.tokens, p.shape[1])
-    left = (inner[:, None] * p[1:k] - q[1:k]).clamp(min=0).sum(-1).double()
+    left = surplus(p, draft, inner)
     inner = torch.where(inner < 1, left / (left + 1 - inner), 1.0)
     return torch.cat([inner, weights[k:]]) if k else weights[:0]
+
+
+@singledispatch
+def surplus(p, draft, weights):
+    """What a weight times p has over q, summed over the vocabulary.
+
+    Args:
+        p: FloatTensor[k+1, V].
+        draft: Draft of k tokens.
+        weights: FloatTensor[k-1], for rows 1 to k-1.
+
+    Returns:
+        FloatTensor[k-1], float64: sum max(w p - q, 0) of each row.
+    """
+    k, q = len(draft.tokens), draft.probs
+    if q is None:  # a point mass
+        q = torch.nn.functional.one_hot(draft.tokens, p.shape[1])
+    return (weights[:, None] * p[1:k] - q[1:k]).clamp(min=0).sum(-1).double()

@@ -29,15 +29,20 @@ def load_model(folder, dtype=torch.float32, device="cpu"):
         ValueError: a file is damaged, a field or the dtype isn't supported, or
             a weight is left unread or unfilled; it is named.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}, "
-                         f"not {dtype!r}.")
+    check_dtype(dtype)
     folder = Path(folder)
     config = read_config(folder)
     with torch.device("meta"):  # shapes only: memory is taken tensor by tensor
         model = Decoder(config)
     fill(model, tensors(folder, device), dtype)
     return model.eval().requires_grad_(False)
+
+
+def check_dtype(dtype):
+    """Requires a type that weights can have in memory."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}, "
+                         f"not {dtype!r}.")
 
 
 def weight_files(folder):
@@ -58,13 +63,23 @@ def weight_files(folder):
     return [folder / name for name in names]
 
 
-def tensors(folder, device="cpu"):
-    """Yields (name, tensor) for every tensor in a folder, one at a time."""
+def tensors(folder, device="cpu", read=safe_open.get_tensor):
+    """Yields (name, tensor) for every tensor in a folder, one at a time.
+
+    Args:
+        folder: Path.
+        device: where the tensors go.
+        read: function of an open file and a name; what it returns is yielded.
+    """
     for path in weight_files(folder):
         try:
-            with safe_open(path, framework="pt", device=str(device)) as file:
-                for name in file.keys():
-                    yield name, file.get_tensor(name)
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+            for name in names:
+                # A file is mapped into memory: what has been read of it is let go
+                # of when it is closed.
+                with safe_open(path, framework="pt", device=str(device)) as file:
+                    yield name, read(file, name)
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged ({error}); restore it or fetch "
                              "it again.") from None
@@ -75,7 +90,7 @@ def fill(model, named_tensors, dtype):
     unfilled = dict(places(model))
     head = None
     for name, tensor in named_tensors:
-        ours = name.removeprefix("model.")
+        ours = our_name(name)
         if ours.endswith("rotary_emb.inv_freq"):  # older files carry the table
             continue
         if ours == "lm_head.weight" and model.config.tied:
@@ -84,13 +99,29 @@ def fill(model, named_tensors, dtype):
         if ours not in unfilled:
             raise ValueError(f"nothing in the model reads the weight {name!r}: "
                              "its config.json doesn't describe this checkpoint.")
-        place(ours, tensor.to(dtype), *unfilled.pop(ours))
+        place(ours, tensor, dtype, *unfilled.pop(ours))
     if unfilled:
         raise ValueError(f"no file fills the weight {sorted(unfilled)[0]!r} "
                          f"({len(unfilled)} in all): the checkpoint is incomplete.")
     if model.config.tied:
         check_tied(model, head)
         model.lm_head.weight = model.embed_tokens.weight
+
+
+def our_name(name):
+    """A weight's name in a file, without the prefix that our modules don't have."""
+    return name.removeprefix("model.")
+
+
+def whole_shapes(config):
+    """Our name of each weight in a file -> its shape there, as the config asks."""
+    with torch.device("meta"):
+        model = Decoder(config)
+    shapes = {name: getattr(module, parameter)[rows or slice(None)].shape
+              for name, (module, parameter, rows) in places(model)}
+    if config.tied:  # a file may hold the head all the same
+        shapes["lm_head.weight"] = shapes["embed_tokens.weight"]
+    return shapes
 
 
 def places(model):
@@ -110,20 +141,22 @@ def places(model):
             yield path, (module, last, None)
 
 
-def place(name, tensor, module, parameter, rows):
-    """Makes a tensor the parameter of a module, or some rows of it."""
-    there = getattr(module, parameter)
-    expected = tuple(there.shape if rows is None else there[rows].shape)
-    if tuple(tensor.shape) != expected:
-        raise ValueError(f"the weight {name!r} has shape {tuple(tensor.shape)}, "
-                         f"and config.json asks for {expected}.")
-    if rows is not None:
-        whole = there.data
-        if whole.is_meta:  # the first part that comes makes room for all
-            whole = torch.empty_like(whole, dtype=tensor.dtype, device=tensor.device)
-        whole[rows] = tensor
-        tensor = whole
-    setattr(module, parameter, torch.nn.Parameter(tensor, requires_grad=False))
+def place(name, tensor, dtype, module, parameter, rows):
+    """Copies a tensor into the parameter of a module, or into some rows of it."""
+    there = getattr(module, parameter).data
+    where = slice(None) if rows is None else rows
+    check_shape(name, tensor.shape, there[where].shape)
+    if there.is_meta:  # the first part that comes makes room for all
+        there = torch.empty_like(there, dtype=dtype, device=tensor.device)
+        setattr(module, parameter, torch.nn.Parameter(there, requires_grad=False))
+    there[where] = tensor  # no copy in between, whatever the dtypes
+
+
+def check_shape(name, shape, expected):
+    """Requires that a weight in a file has the shape that the config asks for."""
+    if tuple(shape) != tuple(expected):
+        raise ValueError(f"the weight {name!r} has shape {tuple(shape)}, "
+                         f"and config.json asks for {tuple(expected)}.")
 
 
 def check_tied(model, head):

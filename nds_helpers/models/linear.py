@@ -1,5 +1,6 @@
 """A linear layer that multiplies few rows the fast way round."""
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 FEW = 9  # rows; a round of K = 8 still counts as few
@@ -7,28 +8,40 @@ MKL = torch.backends.mkl.is_available()
 
 
 class Linear(nn.Linear):
-    """y = x W^T + b, with the weight as the left factor where x has few rows.
-
-    Decoding multiplies each weight matrix by one row (plain) or by K + 1 rows (a
-    round), so its time is the time to read the weights. On x86 processors
-    PyTorch uses MKL, which reads them at a fraction of the memory's speed when
-    asked for x W^T with few rows, and two to three times faster when asked for
-    (W x^T)^T, as long as x^T has two columns or more: one row is therefore
-    given twice.
-    """
+    """y = x W^T + b, fast for few rows."""
 
     def forward(self, x):
         """FloatTensor[rows, in] -> FloatTensor[rows, out]."""
-        count = x.shape[0]
-        if not (MKL and x.is_cpu and 0 < count <= FEW):
-            return super().forward(x)
-        # MKL is slow again where x^T itself lies row by row: contiguous prevents it.
-        columns = (torch.cat([x, x]) if count == 1 else x.contiguous()).t()
-        if self.bias is None:
-            y = torch.mm(self.weight, columns)  # [out, rows]
-        else:
-            y = torch.addmm(self.bias[:, None], self.weight, columns)
-        return y.t()[:1] if count == 1 else y.t()
+        return multiply(x, self.weight, self.bias)
+
+
+def multiply(x, weight, bias=None):
+    """x W^T + b, with the weight as the left factor where x has few rows.
+
+    Decoding multiplies each weight matrix by one row (plain) or by K + 1 rows (a
+    round), so its time is the time to read the weights. On x86 processors PyTorch
+    uses MKL, which reads them at a fraction of the memory's speed when asked for
+    x W^T with few rows, and two to three times faster when asked for (W x^T)^T, as
+    long as x^T has two columns or more: one row is therefore given twice.
+
+    Args:
+        x: FloatTensor[rows, in].
+        weight: FloatTensor[out, in].
+        bias: FloatTensor[out], or None.
+
+    Returns:
+        FloatTensor[rows, out].
+    """
+    count = x.shape[0]
+    if not (MKL and x.is_cpu and 0 < count <= FEW):
+        return F.linear(x, weight, bias)
+    # MKL is slow again where x^T itself lies row by row: contiguous prevents it.
+    columns = (torch.cat([x, x]) if count == 1 else x.contiguous()).t()
+    if bias is None:
+        y = torch.mm(weight, columns)  # [out, rows]
+    else:
+        y = torch.addmm(bias[:, None], weight, columns)
+    return y.t()[:1] if count == 1 else y.t()
 
 
 class Stacked(Linear):

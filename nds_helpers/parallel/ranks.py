@@ -1,0 +1,47 @@
+"""A rank: the process, or the simulated process, that a function runs on."""
+from dataclasses import dataclass, field
+
+import torch
+
+from .collectives import Group
+
+
+@dataclass
+class Rank:
+    """The first argument of every function that runs on ranks: "me".
+
+    Attributes:
+        rank: this rank's number, 0 to size - 1.
+        size: how many ranks there are.
+        device: where this rank keeps its tensors.
+        group: the collectives that connect it with the others.
+        state: a dict that lives as long as the rank, for whatever it should keep.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    group: Group
+    state: dict = field(default_factory=dict)
+
+
+class RankError(RuntimeError):
+    """A rank failed, and so the call as a whole.
+
+    Attributes:
+        rank: the rank at fault.
+        cause: its error in one line, "ValueError: no such token".
+        traceback: its own traceback as text, or "".
+        waiting: dict, other rank -> where it stood ("was waiting in all_reduce at
+            Cell In[5] line 3").
+    """
+
+    def __init__(self, rank, cause, traceback="", waiting=None):
+        self.rank, self.cause, self.traceback = rank, cause, traceback
+        self.waiting = dict(waiting or {})
+        lines = [f"rank {rank} failed: {cause}", traceback.rstrip("\n")]
+        lines += [f"rank {r} {text}" for r, text in sorted(self.waiting.items())]
+        super().__init__("\n".join(line for line in lines if line))
+
+    def __reduce__(self):  # an exception is otherwise unpickled from its message alone
+        return RankError, (self.rank, self.cause, self.traceback, self.waiting)
