@@ -6,9 +6,10 @@ this package before torch, and must be able to watch its kernel from then on.
 from importlib import import_module
 
 _HOME = {"Workers": ".launcher", "launch": ".launcher",
-         "RankError": "nds_helpers.parallel.ranks"}
+         "RankError": "nds_helpers.parallel.ranks",
+         "speculative_on_ranks": ".generation", "rounds_on_ranks": ".generation"}
 
-__all__ = ["RankError", "Workers", "launch"]
+__all__ = ["RankError", "Workers", "launch", "rounds_on_ranks", "speculative_on_ranks"]
 
 
 def __getattr__(name):

@@ -20,13 +20,13 @@ LAST_WORDS = 0.5  # seconds at most for output that is still on its way
 class Answers:
     """The ranks' answers to one call, as they come in.
 
-    results: rank -> bytes; failures: rank -> Failure.
+    results: rank -> bytes; failures: rank -> Failure; reports: rank -> list.
     progress: called with the number of results whenever there is one more.
     """
 
     def __init__(self, ranks, progress=lambda done: None):
         self.ranks, self._progress = ranks, progress
-        self.results, self.failures = {}, {}
+        self.results, self.failures, self.reports = {}, {}, {}
         self._talking = list(ranks)  # those whose output pipe is open
 
     @property
@@ -62,6 +62,8 @@ class Answers:
             return
         if kind == b"failed":
             self.failures[r.rank] = pickle.loads(body)
+        elif kind == b"report":
+            self.reports.setdefault(r.rank, []).append(pickle.loads(body))
         else:
             self.results[r.rank] = body
             self._progress(len(self.results))
@@ -91,6 +93,13 @@ class Answers:
         Raises:
             RankError: a rank failed, died or didn't answer in time.
         """
+        try:
+            return self._collect(seconds, debug, advice)
+        except RankError as error:
+            error.reports = self.reports
+            raise
+
+    def _collect(self, seconds, debug, advice):
         deadline = time.monotonic() + seconds
         stall = Stall()
         while self.missing and not self.failures:

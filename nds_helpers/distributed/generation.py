@@ -51,6 +51,8 @@ def speculative_on_ranks(me, model, drafter, prompt, *, k, max_new_tokens,
 
     Raises:
         ValueError: a bad request, the same on every rank, before anything runs.
+        RankError: (from `Workers.run`) a rank died; error.reports[0] has the tokens
+            that were committed, a list for each round.
     """
     return collect(rounds_on_ranks(
         me, model, drafter, prompt, k=k, max_new_tokens=max_new_tokens,
@@ -71,7 +73,7 @@ def rounds_on_ranks(me, model, drafter, prompt, *, k, max_new_tokens, sampling=N
         sampling=Sampling(*(request[n] for n in ("temperature", "top_k", "top_p"))),
         generator=torch.Generator().manual_seed(request["seed"]),
         verify=verify, step=step)
-    return timed(rounds, me.group)
+    return reported(timed(rounds, me.group), me)
 
 
 def agree(wire, request, prompt, vocab_size):
@@ -224,6 +226,14 @@ class Step:
         verdict = verify(slices, draft, generator) if self.wire.leads else (
             slices.follow())
         return verdict, slices.at_p.tolist()
+
+
+def reported(rounds, me):
+    """Reports each round's tokens: they are in the RankError if a rank dies."""
+    for r in rounds:
+        if me.rank == 0:
+            me.report(r.tokens)
+        yield r
 
 
 def timed(rounds, group):

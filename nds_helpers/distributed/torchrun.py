@@ -79,6 +79,7 @@ class JoinedRanks:
         Raises:
             RankError: fn raised, or another rank is gone.
         """
+        self._me.reports.clear()
         try:
             result = dump_result(fn(self._me, *args, **kwargs)).tobytes()
             results = [None] * self.size
@@ -88,7 +89,8 @@ class JoinedRanks:
             cause = found.cause
             if found.lost_peer:
                 cause = f"it lost contact with another rank, which has ended: {cause}"
-            raise RankError(self._rank, cause, found.traceback, {}) from error
+            raise RankError(self._rank, cause, found.traceback,
+                            reports={self._rank: self._me.reports}) from error
         return [unpickled(rank, body) for rank, body in enumerate(results)]
 
     def close(self):

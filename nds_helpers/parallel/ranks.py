@@ -16,6 +16,7 @@ class Rank:
         device: where this rank keeps its tensors.
         group: the collectives that connect it with the others.
         state: a dict that lives as long as the rank, for whatever it should keep.
+        reports: list, what this rank has reported in this call.
     """
 
     rank: int
@@ -23,6 +24,17 @@ class Rank:
     device: torch.device
     group: Group
     state: dict = field(default_factory=dict)
+    reports: list = field(default_factory=list)
+
+    def report(self, thing):
+        """Puts something where it outlives this rank.
+
+        If the call fails, whichever rank was the reason, `RankError.reports` has it.
+
+        Args:
+            thing: something small that can be pickled, such as the newest tokens.
+        """
+        self.reports.append(thing)
 
 
 class RankError(RuntimeError):
@@ -34,14 +46,16 @@ class RankError(RuntimeError):
         traceback: its own traceback as text, or "".
         waiting: dict, other rank -> where it stood ("was waiting in all_reduce at
             Cell In[5] line 3").
+        reports: dict, rank -> list of what it had reported with `Rank.report`.
     """
 
-    def __init__(self, rank, cause, traceback="", waiting=None):
+    def __init__(self, rank, cause, traceback="", waiting=None, reports=None):
         self.rank, self.cause, self.traceback = rank, cause, traceback
-        self.waiting = dict(waiting or {})
+        self.waiting, self.reports = dict(waiting or {}), dict(reports or {})
         lines = [f"rank {rank} failed: {cause}", traceback.rstrip("\n")]
         lines += [f"rank {r} {text}" for r, text in sorted(self.waiting.items())]
         super().__init__("\n".join(line for line in lines if line))
 
     def __reduce__(self):  # an exception is otherwise unpickled from its message alone
-        return RankError, (self.rank, self.cause, self.traceback, self.waiting)
+        return RankError, (self.rank, self.cause, self.traceback, self.waiting,
+                           self.reports)

@@ -51,6 +51,9 @@ def simulate(fn, size, *args, **kwargs):
                     raise failed(runner, runners)
             exchange(runners)
         return [runner.result for runner in runners]
+    except RankError as error:
+        error.reports = {r.rank: r.me.reports for r in runners if r.me.reports}
+        raise
     finally:
         for runner in runners:
             runner.end()
@@ -91,11 +94,12 @@ class Runner:
         self._baton, self._back = threading.Semaphore(0), threading.Semaphore(0)
         # Gradient modes belong to a thread: the caller's are carried over.
         self._modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-        me = Rank(rank, size, torch.get_default_device(),
-                  SimulatedGroup(rank, size, self))
+        self.me = Rank(rank, size, torch.get_default_device(),
+                       SimulatedGroup(rank, size, self))
         # Jupyter finds the cell that a print belongs to in the thread's context.
         self._thread = threading.Thread(
-            target=copy_context().run, args=(self._whole_run, fn, me, args, kwargs),
+            target=copy_context().run,
+            args=(self._whole_run, fn, self.me, args, kwargs),
             daemon=True, name=f"simulated rank {rank}")
 
     def run_on(self):
