@@ -38,6 +38,18 @@ class RMSNorm(nn.Module):
         return x * self.weight * (self.root / size)
 
 
+class Embedding(nn.Embedding):
+    """The vectors of words."""
+
+    def reset_parameters(self):
+        """Draws random vectors, where there is memory for them.
+
+        Asked to draw without memory, PyTorch first imports its compiler: 1.5 s.
+        """
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Attention(nn.Module):
     """Causal self-attention in which H query heads share G kv heads.
 
@@ -137,7 +149,7 @@ class Decoder(nn.Module):
         self.vocab_size = config.vocab_size
         self.end_token_ids = config.end_token_ids
         self.max_length = config.max_length
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
+        self.embed_tokens = Embedding(config.vocab_size, config.width)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.lm_head = Linear(config.width, config.vocab_size, bias=False)

@@ -12,9 +12,8 @@ The stream between the layers is [B * T, D]. A scheme says which of its rows a r
 works on, and is what the layers ask to gather rows and to sum what all have computed.
 """
 import torch.nn.functional as F
-from torch import nn
 
-from nds_helpers.models.decoder import RMSNorm
+from nds_helpers.models.decoder import Embedding, RMSNorm
 from nds_helpers.models.linear import Linear, Stacked, multiply
 
 from .partitions import split_evenly
@@ -113,7 +112,7 @@ class RowParallel(Linear):
         return y if self.bias is None else y + self.bias
 
 
-class VocabularyParallelEmbedding(nn.Embedding):
+class VocabularyParallelEmbedding(Embedding):
     """The vectors of words, of which every rank holds some.
 
     Each rank looks up its own words and gives 0 for those of others, so that the sum
