@@ -43,8 +43,8 @@ def reached(what, least, results, threads, first_side, second_side):
             "shown": shown, "met": figure >= least}
 
 
-def page(results):
-    """The whole page, in Markdown."""
+def page(results, more):
+    """The whole page, in Markdown; `more`: title -> table, what comes at its end."""
     size, facts = results["size"], results["machine"]
     parts = [
         "# Speeds of this machine",
@@ -68,6 +68,7 @@ def page(results):
                "t(1)", "t(K+1)", "t_draft"], map(sweep, rows(results, "sweep"))),
         "Step times are in milliseconds. Where the speedup is below 1, speculation "
         "loses on this machine.",
+        *(part for title, text in more.items() for part in (f"## {title}", text)),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
+import collectives
 import report
+import tensor_parallel
 import torch
 from peers import DYNAMIC, Peer
 from tqdm import tqdm
@@ -258,14 +260,23 @@ def main():
     greedy = [r for r in swept if r["temperature"] == 0 and "predicted" in r]
     best = max(greedy, key=lambda r: r["ratio"]["median"])["k"]
     duels = duel_rows(bench.measure(bench.duel_sides(best), size.duel_tokens, "duel"))
+    quick = dict(turns=collectives.QUICK) if chosen.quick else {}
+    ranks = {"collectives": collectives.collective_rows(**quick)}
+    quick = dict(turns=tensor_parallel.QUICK) if chosen.quick else {}
+    ranks["tensor parallel"] = tensor_parallel.tensor_parallel_rows(**quick)
     results = {
         "machine": machine.facts() | {"load at the start": round(load[0], 2)},
         "size": asdict(size), "quick": chosen.quick, "best_k": best,
-        "minutes": round((time.time() - began) / 60, 1), "rows": swept + duels}
-    results["wanted"] = report.wanted(results, bench.threads)
+        "minutes": round((time.time() - began) / 60, 1), "rows": swept + duels} | ranks
+    results["wanted"] = (report.wanted(results, bench.threads)
+                         + collectives.wanted(ranks["collectives"])
+                         + tensor_parallel.wanted(ranks["tensor parallel"]))
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = report.page(results)
+    text = report.page(results, {
+        "Two ranks: an all-reduce": collectives.page(ranks["collectives"]),
+        "Two ranks of one thread beside one, plain decoding":
+            tensor_parallel.page(ranks["tensor parallel"])})
     (chosen.out / "results.md").write_text(text, encoding="utf-8")
     print(text)
 
