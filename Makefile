@@ -20,11 +20,11 @@ need_python = @$(PYTHON) $(RECENT) 2>/dev/null || { echo "This course needs\
 	Python 3.11 or newer, and $(PYTHON) is older or missing: install one, or name it\
 	with make env PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help env lab test notebooks bench data pins clean
+.PHONY: help env lab test notebooks bench smollm2 data pins clean
 
 help: ## list the targets (the default)
 	@echo "Usage: make TARGET [ARGS=\"...\"]"
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z0-9]*\):.*## /  \1\t/p' Makefile | expand -t 14
 
 env: $(BUILT) ## build .venv, or bring it up to date
 	@echo "make env: .venv is up to date."
@@ -57,13 +57,21 @@ notebooks: $(BUILT) ## run the chapters on fresh kernels, in place (ARGS="02 03"
 bench: $(BUILT) ## measure the speeds of this machine and write a table
 	$(say)
 	@$(RUN) bench/run.py $(ARGS)
+	$(if $(ARGS),,@$(RUN) bench/faults.py)
 
-data: $(BUILT) ## train the tiny pair anew (hours; each step resumes if stopped)
+smollm2: $(BUILT) ## fetch the real language model of chapter 05 (93 MB, once)
+	$(say)
+	@$(RUN) -c "from nds_helpers.models import smollm2; \
+		print('SmolLM2 is in', smollm2.fetch())"
+
+data: $(BUILT) ## train the shipped models anew (a day; each step resumes if stopped)
 	$(say)
 	@$(RUN) data/make_tiny/corpus.py
 	@$(RUN) data/make_tiny/train.py
 	@$(RUN) data/make_tiny/distill.py
 	@$(RUN) data/make_tiny/evaluate.py
+	@$(RUN) data/make_smollm2/sample.py --tokens 1000000
+	@$(RUN) data/make_smollm2/train.py --shards 150
 
 pins: ## move constraints.txt to the newest versions that pyproject.toml allows
 	$(say)

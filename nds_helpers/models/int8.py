@@ -3,6 +3,7 @@
 Decoding takes as long as reading the weights does, so fewer bytes are more tokens.
 The rest of the model (embedding, norms, attention) stays in float32.
 """
+import math
 import warnings
 
 import torch
@@ -10,19 +11,25 @@ from torch import nn
 
 from .linear import Linear
 
-# Inputs become whole numbers 1 to 127, 64 standing for 0. With the full range, 0 to
-# 255, the sums of two products overflow 16 bits on processors with AVX2 only.
-STEPS, ZERO = 63, 64
+# A number between -1 and 1 is written as two digits, each a whole number from -63 to
+# 63: the first counts 63rds, the second what is left, in units 126 times smaller. The
+# engine stores a digit as 1 to 127, ZERO standing for 0: with 0 to 255, sums of two
+# products would overflow 16 bits on processors with AVX2 only.
+DIGIT, ZERO, SMALLER = 63, 64, 126
 TINY = torch.finfo(torch.float32).tiny
 
 
 class Int8Linear(nn.Module):
-    """y = x W^T + b with rounded weights and rounded inputs.
+    """y = x W^T + b with weights of eight bits.
 
     Each row of the weight has its own scale, and so has each row of the input: its
     largest element. PyTorch's own dynamic quantisation takes one scale for all rows
     of the input, so that a token's result depends on the tokens beside it, and
     speculation would change what the model says.
+
+    Few elements of an input are large, and one digit would round all the others
+    away. A second digit costs a second row, which is cheap where reading the weight
+    takes most of the time.
     """
 
     def __init__(self, linear):
@@ -32,8 +39,13 @@ class Int8Linear(nn.Module):
 
     def forward(self, x):
         """FloatTensor[rows, in] -> FloatTensor[rows, out]."""
-        size = x.abs().amax(-1, keepdim=True).clamp(min=TINY)  # [rows, 1]
-        y = multiply(x / size, self.packed) * size
+        unit = torch.linalg.vector_norm(x, math.inf, dim=-1, keepdim=True)
+        unit = (unit / DIGIT).clamp(min=TINY)  # [rows, 1]
+        x = x / unit
+        first = x.round()
+        digits = torch.cat([first, (x - first) * SMALLER])  # [2 * rows, in]
+        first, second = multiply(digits, self.packed).chunk(2)
+        y = torch.add(first, second, alpha=1 / SMALLER) * unit
         return y if self.bias is None else y + self.bias
 
 
@@ -48,10 +60,10 @@ def pack(weight):
         return torch.ops.quantized.linear_prepack(rounded, None)
 
 
-def multiply(x, packed):
-    """x W^T for x in [-1, 1], FloatTensor[rows, in], rounded to steps of 1/63."""
+def multiply(digits, packed):
+    """digits W^T, FloatTensor[rows, in] of digits, rounded to whole ones first."""
     return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-        x, 1 / STEPS, ZERO, packed)
+        digits, 1.0, ZERO, packed)
 
 
 def works():

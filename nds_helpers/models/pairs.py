@@ -6,12 +6,15 @@ from pathlib import Path
 
 import torch
 
+from .borrowed import early_exit, load_borrowing
 from .checkpoint import load_model
 from .decoder import Decoder
+from .int8 import quantise
 
 DATA = Path(os.environ.get("NDS_DATA", Path(__file__).resolve().parents[2] / "data"))
 SUMS = "SHA256SUMS"
-NAMES = ("tiny",)
+NAMES = ("tiny", "smollm2")
+EXIT = 4  # layers of SmolLM2 that guess where its trained draft isn't there
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,20 @@ class Pair:
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return torch.tensor(ids, dtype=torch.long)
 
+    def chat(self, text):
+        """A user's message, as the prompt that a chat model knows: LongTensor[T].
+
+        Raises:
+            ValueError: the tokenizer has no chat template.
+        """
+        self._needs_tokenizer()
+        if not self.tokenizer.chat_template:
+            raise ValueError("this pair isn't made for chat (its tokenizer has no "
+                             "chat template): use pair.encode(text).")
+        return self.encode(self.tokenizer.apply_chat_template(
+            [dict(role="user", content=text)], add_generation_prompt=True,
+            tokenize=False))
+
     def decode(self, tokens):
         """LongTensor[T] to text, special tokens shown."""
         self._needs_tokenizer()
@@ -47,9 +64,11 @@ def load_pair(name=None, *, target=None, draft=None, dtype=torch.float32,
     """Loads a draft/target pair.
 
     Args:
-        name: "tiny" (ships in data/, needs no network), or None.
+        name: "tiny" (ships in data/, needs no network), "smollm2" (SmolLM2-135M-
+            Instruct, fetched once; see `smollm2.fetch`), or None.
         target, draft: instead of a name, a folder or a hub id each.
-        dtype: of the weights in memory.
+        dtype: of the weights in memory. torch.int8 takes it for the linear layers
+            and float32 for the rest; on the CPU only.
         device: where they go.
 
     Returns:
@@ -58,21 +77,49 @@ def load_pair(name=None, *, target=None, draft=None, dtype=torch.float32,
     Raises:
         ValueError: unknown name or dtype, damaged file, mismatched vocabularies.
         FileNotFoundError: a file is missing; how to restore it is said.
-        ConnectionError: a hub id can't be reached.
+        ConnectionError: what isn't there yet can't be fetched.
     """
-    if name is not None:
-        if name not in NAMES or target is not None or draft is not None:
-            raise ValueError(f"load_pair takes one of the names {', '.join(NAMES)}, "
-                             f"or target= and draft=; got {name!r}.")
+    if name is None and (target is None or draft is None):
+        raise ValueError("load_pair needs a name, or both target= and draft=.")
+    if name is not None and (name not in NAMES or target is not None
+                             or draft is not None):
+        raise ValueError(f"load_pair takes one of the names {', '.join(NAMES)}, "
+                         f"or target= and draft=; got {name!r}.")
+    if name == "smollm2":
+        return smollm2_pair(dtype, device)
+    if name == "tiny":
         verify_files(DATA / name)
         target, draft = DATA / name / "target", DATA / name / "draft"
-    elif target is None or draft is None:
-        raise ValueError("load_pair needs a name, or both target= and draft=.")
     target, draft = find_folder(target), find_folder(draft)
-    pair = Pair(load_model(target, dtype, device), load_model(draft, dtype, device),
+    pair = Pair(load(target, dtype, device), load(draft, dtype, device),
                 load_tokenizer(target))
     match_vocabularies(pair, load_tokenizer(draft))
     return pair
+
+
+def load(folder, dtype, device):
+    """`load_model`, with torch.int8 as one more dtype."""
+    if dtype is not torch.int8:
+        return load_model(folder, dtype, device)
+    if torch.device(device).type != "cpu":
+        raise ValueError(f"torch.int8 works on the CPU only, not on {device}; take "
+                         "torch.bfloat16 there.")
+    return quantise(load_model(folder))
+
+
+def smollm2_pair(dtype, device):
+    """SmolLM2 and its draft: the trained one, or without it an early exit."""
+    from . import smollm2  # only this pair needs the hub's library and tqdm
+
+    folder = smollm2.fetch()
+    target, trained = load(folder, dtype, device), DATA / "smollm2"
+    if not trained.exists():
+        return Pair(target, early_exit(target, EXIT), load_tokenizer(folder))
+    verify_files(trained)
+    draft = load_borrowing(trained, target)
+    if dtype is torch.int8:
+        quantise(draft)
+    return Pair(target, draft, load_tokenizer(folder))
 
 
 def verify_files(folder):

