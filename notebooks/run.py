@@ -10,6 +10,8 @@ import base64
 import hashlib
 import io
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +23,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from PIL import Image
 
 FOLDER = Path(__file__).resolve().parent
-SECONDS_PER_CELL = 120
+SECONDS_PER_CELL = 300
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)",
           "language": "python"}
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -58,24 +60,32 @@ def complaint(cell):
 
 def run_cell(client, index):
     """Runs one cell; anything that a reader would call trouble is a CellFailed."""
+    cell = client.nb.cells[index]
     try:
-        trouble = complaint(client.execute_cell(client.nb.cells[index], index))
+        trouble = complaint(client.execute_cell(cell, index))
     except CellTimeoutError:
-        trouble = f"took more than {SECONDS_PER_CELL} s"
+        trouble = (f"took more than {SECONDS_PER_CELL} s; the machine may be busy, "
+                   "run again")
     except DeadKernelError:
         trouble = "the kernel died"
     if trouble:
-        raise CellFailed(f"cell {index + 1}: {trouble.splitlines()[0]}")
+        first = cell.source.lstrip().split("\n")[0]
+        raise CellFailed(f"the cell that begins {first!r}: {trouble.splitlines()[0]}")
 
 
 def execute(notebook, folder, passes=1):
-    """Runs all cells in a fresh kernel that stands in `folder`, `passes` times over."""
+    """Runs all cells in a fresh kernel that stands in `folder`, `passes` times over.
+
+    What a cell writes to stderr arrives with its outputs. The kernel's own stderr is
+    dropped: one that is killed in the middle of a cell fills it with noise.
+    """
     client = NotebookClient(notebook, kernel_name="python3", timeout=SECONDS_PER_CELL,
                             allow_errors=True, coalesce_streams=True,
                             record_timing=False, store_widget_state=False,
                             extra_arguments=["--IPKernelApp.log_level=ERROR"])
     with (tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home,
-          client.setup_kernel(cwd=str(folder), env=offline(home))):
+          client.setup_kernel(cwd=str(folder), env=offline(home),
+                              stderr=subprocess.DEVNULL)):
         for index in list(range(len(notebook.cells))) * passes:
             run_cell(client, index)
 
@@ -86,16 +96,22 @@ def tidy(notebook):
         {"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen = []
-    for cell in notebook.cells:
+    for cell, after in zip(notebook.cells, [*notebook.cells[1:], None]):
         seen.append(cell.cell_type + cell.source)
         name = f"{seen[-1]}{seen.count(seen[-1])}"  # equal cells are numbered
         cell.id = hashlib.sha256(name.encode()).hexdigest()[:8]
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if WIDGET not in o.get("data", {})]
-            for data in (o.get("data", {}) for o in cell.outputs):
-                if "image/png" in data:
-                    data["image/png"] = lighter(data["image/png"])
+            for output in (o for o in cell.outputs if "image/png" in o.get("data", {})):
+                output.data["image/png"] = lighter(output.data["image/png"])
+                output.metadata["image/png"] = {"alt": alternative(after)}
+
+
+def alternative(cell):
+    """What a picture shows, for those who can't see it: the paragraph `*Picture:*`."""
+    found = re.search(r"^\*Picture:\* (.*)", cell.source if cell else "", re.M)
+    return found[1] if found else ""
 
 
 def lighter(png):

@@ -115,8 +115,9 @@ class Kernel:
         self._connect()
 
     def processes(self):
-        """All processes that descend from the kernel."""
-        return psutil.Process(self.pid).children(recursive=True)
+        """All living processes that descend from the kernel."""
+        return [p for p in psutil.Process(self.pid).children(recursive=True)
+                if p.status() != psutil.STATUS_ZOMBIE]  # ended, not yet fetched
 
     def kill(self):
         """Kills the kernel as the system does when memory runs out."""

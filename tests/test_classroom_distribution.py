@@ -1,21 +1,37 @@
 """Chapter 03: checks catch the plausible mistakes, cells agree with the package."""
+import itertools
+import math
+
 import pytest
 import torch
-from helpers import generator, load_chapter, said, stub
+from helpers import chapter_cells, generator, load_chapter, said, stub
 
 from nds_helpers.classroom.distribution import (
     check_acceptance,
     check_residual,
     check_verify,
 )
-from nds_helpers.decoding import Draft, acceptance, draw, residual, verify_tokens
+from nds_helpers.decoding import (
+    Draft,
+    ModelDrafter,
+    Sampling,
+    acceptance,
+    draw,
+    residual,
+    speculative,
+    verify_tokens,
+)
 from nds_helpers.decoding.verify import prefix_acceptance, prefix_weights
+from nds_helpers.lab.tokens import token_fates
+from nds_helpers.models import load_pair
+
+CHAPTER = "03_keep_the_distribution"
 
 
 @pytest.fixture(scope="module")
 def chapter():
     """What the chapter's cells and solutions define."""
-    return load_chapter("03_keep_the_distribution", draw=draw)
+    return load_chapter(CHAPTER, draw=draw)
 
 
 def random_table(seed, rows, width=7):
@@ -79,6 +95,32 @@ def test_block_tests_agree(chapter, k):
         ours = chapter.block_tests(p, draft.probs, draft.tokens.tolist())
         theirs = prefix_acceptance(p, draft, prefix_weights(p, draft))
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("i", [1, 2, 3])
+def test_a_prefix_stands_with_probability_w(chapter, i):
+    """Averaged over what the draft says behind it (Sun et al. 2024)."""
+    V, k = 3, 3
+    p, q = random_table(1, k + 1, V), random_table(2, k, V)  # rows by position
+    for prefix in itertools.product(range(V), repeat=i):
+        stands = 0.0
+        for rest in itertools.product(range(V), repeat=k - i):
+            h = chapter.block_tests(p, q, [*prefix, *rest])
+            chance = math.prod(q[i + j, x].item() for j, x in enumerate(rest))
+            stands += chance * (1 - (1 - h[i - 1:]).prod().item())
+        w = chapter.account(p, q, prefix)[-1].item()
+        assert stands == pytest.approx(w, abs=1e-12)
+
+
+def test_the_page_of_verse_is_long(chapter):
+    """The chapter's cell, as it stands; `fates` holds the prompt and what is new."""
+    source = next(cell.source for cell in chapter_cells(CHAPTER)
+                  if cell.source.startswith("prompt = pair.encode("))
+    space = dict(pair=load_pair("tiny"), torch=torch, speculative=speculative,
+                 ModelDrafter=ModelDrafter, Sampling=Sampling, token_fates=token_fates,
+                 tokens_figure=lambda *_, **__: None)
+    exec(source, space)
+    assert len(space["run"].tokens) >= 100
 
 
 def test_enumeration_of_the_chapter_is_exact_and_finds_faults(chapter):
@@ -213,3 +255,17 @@ VERIFY = {
 @pytest.mark.parametrize("wrong", VERIFY.values(), ids=VERIFY)
 def test_wrong_verify(wrong, capsys):
     assert said(check_verify, wrong, capsys).startswith("Not yet")
+
+
+@pytest.mark.parametrize("name, words", [
+    ("swapped", "number of accepted drafts is wrong"),
+    ("accepts after a rejection", "all behind it is void"),
+    ("residual forgotten", "word 0 is what p would give"),
+    ("drawn with the test's number", "u[K] is kept for the last word"),
+    ("bonus from its residual", "nothing is subtracted")])
+def test_the_hint_names_the_part_that_is_wrong(name, words, capsys):
+    assert words in said(check_verify, VERIFY[name], capsys)
+
+
+def test_one_number_for_two(capsys):
+    assert "two numbers" in said(check_verify, lambda *_: (1, 2, 3), capsys)

@@ -11,11 +11,11 @@ from nds_helpers.classroom.draft import (
 from nds_helpers.decoding import (
     ModelDrafter,
     NGramDrafter,
-    Round,
     Sampling,
     autoregressive,
     speculative,
 )
+from nds_helpers.lab.rounds import settle
 from nds_helpers.models import load_pair
 
 GREEDY = Sampling(temperature=0)
@@ -24,7 +24,7 @@ GREEDY = Sampling(temperature=0)
 @pytest.fixture(scope="module")
 def chapter():
     """What the chapter's cells and solutions define."""
-    return load_chapter("02_draft_then_verify", Round=Round)
+    return load_chapter("02_draft_then_verify", settle=settle)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,18 @@ def test_a_draft_that_misses_a_token_costs_rounds_only(chapter):
     wrong = chapter.speculate(target, chapter.LastOnly(target), prompt, 3, 40)
     assert chapter.tokens_of(wrong) == chapter.tokens_of(right)
     assert len(wrong) > len(right) == 10
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_exercise_commits_what_the_package_settles(chapter, seed):
+    g = torch.Generator().manual_seed(seed)
+    choices = torch.randint(4, (1 + seed % 5,), generator=g).tolist()
+    noise = torch.randint(4, (len(choices),), generator=g).tolist()
+    guesses = [c if n else n for c, n in zip(choices[:-1], noise)]
+    ours = chapter.commit(guesses, choices, {3}, len(choices))
+    theirs = settle(guesses, choices, {3})
+    assert ours == theirs.tokens
+    assert chapter.count_accepted(guesses, choices) >= theirs.accepted
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -201,6 +213,19 @@ WRONG_LOOK_UPS = {
 def test_wrong_answers_are_caught(check, answer, capsys):
     assert not check(answer)
     assert "Hint:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name, words", [
+    ("agreements anywhere", "Do they count?"), ("the choice counted too", "isn't one"),
+    ("all or nothing", "walk from the left")])
+def test_the_hint_fits_the_mistake(name, words, capsys):
+    assert not check_count_accepted(WRONG_COUNTS[name])
+    assert words in capsys.readouterr().out
+
+
+def test_one_too_many_at_a_disagreement_only(capsys):
+    assert not check_count_accepted(lambda g, c: min(run(g, c) + 1, len(g)))
+    assert "one guess less" in capsys.readouterr().out
 
 
 def test_the_helpers_of_these_wrong_answers_are_right(capsys):

@@ -1,5 +1,6 @@
 """The verdict of a check, whatever a student hands over or gives back."""
 import functools
+import re
 
 import pytest
 import torch
@@ -96,6 +97,47 @@ def test_a_tensor_for_a_list_is_named(capsys):
     ([Nasty()], "a list that can't be shown")])
 def test_any_answer_is_shown(capsys, answer, shown):
     assert f"came     {shown}\n" in verdict(capsys, answer, [1])
+
+
+def faulty(x):
+    """An error in a line of its own, behind a line of somebody else's."""
+    return torch.stack([x,
+                        torch.tensor([1.0])[x]])
+
+
+@pytest.mark.parametrize("function, words", [
+    (faulty, r"in your line \d+: torch.tensor\(\[1.0\]\)\[x\]\]\)\n"),
+    (lambda: 1, r"compare the arguments with <lambda>\(\)\n"),
+    (type("Bare", (), {"__call__": max})(), "outside of your cell"),
+])
+def test_an_error_in_the_first_case_gets_the_line_at_fault(capsys, function, words):
+    assert not check(function, [((5,), 2, "think.")])
+    said = capsys.readouterr().out
+    assert re.search(words, said) and "think." not in said
+
+
+def test_an_error_in_a_later_case_gets_its_hint_too(capsys):
+    cases = [((1,), 1, "begin."), ((0,), 0, "think.")]
+    assert not check(lambda x: 1 // x, cases)
+    said = capsys.readouterr().out
+    assert "in your line" in said and "think." in said and "begin." not in said
+
+
+@pytest.mark.parametrize("came, expected, words", [
+    (torch.tensor([9, 8]), [9, 8], "a list of 2"), (3, (1, 2), "a tuple of 2"),
+    ("a", 1, "a plain int"), (torch.ones(2), torch.ones(3), r"shape (3,)"),
+    (None, [1], "does every path end in a return?"),
+    ([9], [9, 8], "think."), (2, 1, "think."), ((1, 3), (1, 2), "think."),
+    (torch.zeros(3), torch.ones(3), "think.")])
+def test_an_answer_of_the_wrong_type_is_told_the_type(capsys, came, expected, words):
+    said = verdict(capsys, came, expected)
+    assert words.lower() in said.lower()
+    assert said.count("Hint") == 1
+
+
+def test_a_hint_may_depend_on_what_came(capsys):
+    assert not check(lambda: 3, [((), 2, lambda came: f"{came} is one too many.")])
+    assert "Hint: 3 is one too many.\n" in capsys.readouterr().out
 
 
 def test_nothing_came(capsys):

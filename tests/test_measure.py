@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import TableModel, law_rule, random_rule, random_transformer
+from helpers import Recorder, TableModel, law_rule, random_rule, random_transformer
 
 from nds_helpers.decoding import (
     Sampling,
@@ -238,6 +238,73 @@ def test_the_machine_is_described_line_by_line():
     assert all(str(value) for value in facts.values())
     lines = machine.describe().splitlines()
     assert [line.split(":")[0].strip() for line in lines] == list(facts)
+
+
+def test_a_stall_does_not_count_and_each_side_goes_first_in_turn(clock, monkeypatch):
+    """One generation that takes a thousand seconds longer changes no speedup."""
+    order, prompts = [], [torch.arange(3)] * 3
+
+    def watched(name, way, stall):
+        def run(*args, **kwargs):
+            order.append(name)
+            clock.now += stall if order.count(name) == 2 else 0.0
+            return way(*args, **kwargs)
+
+        return run
+
+    def speedup_with(stall):
+        order.clear()
+        with monkeypatch.context() as patch:
+            for name in ("autoregressive", "speculative"):
+                way = watched(name, getattr(measure, name), stall)
+                patch.setattr(measure, name, way)
+                stall = 0.0  # the plain one stalls, the other doesn't
+            return measure.compare(slow_pair(clock), prompts, 2, Sampling(0.0),
+                                   max_new_tokens=12).speedup
+
+    assert speedup_with(1000.0) == pytest.approx(speedup_with(0.0))
+    assert order == ["autoregressive", "speculative", "speculative", "autoregressive",
+                     "autoregressive", "speculative"]
+
+
+@pytest.mark.parametrize("speedup, warns", [(1.9, False), (2.1, True)])
+def test_a_speedup_that_cannot_be_is_said(capsys, speedup, warns):
+    fine = SimpleNamespace(speedup=1.0, summary={"committed_per_round": 3.0})
+    odd = SimpleNamespace(speedup=speedup, summary={"committed_per_round": 2.0})
+    machine.say_if_busy([fine, odd])
+    assert ("was busy" in capsys.readouterr().out) is warns
+
+
+@pytest.fixture
+def threads():
+    """Torch's own count of threads, restored."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("one, every, chosen, words", [
+    (1.0, 3.0, 1, "with one thread: 3.0 times as fast"),
+    (2.0, 1.0, 4, "with all threads: 2.0 times as fast"),
+])
+def test_the_faster_number_of_threads_stays(threads, monkeypatch, one, every, chosen,
+                                            words):
+    monkeypatch.setattr(machine, "ALL_THREADS", 4)
+    monkeypatch.setattr(machine, "step_seconds",
+                        lambda model, threads: one if threads == 1 else every)
+    assert words in machine.choose_threads(None)
+    assert torch.get_num_threads() == chosen
+
+
+def test_a_machine_with_one_thread_has_no_choice(monkeypatch):
+    monkeypatch.setattr(machine, "ALL_THREADS", 1)
+    assert "one thread" in machine.choose_threads(None)
+
+
+def test_a_step_is_five_tokens_and_then_one(threads):
+    seen = Recorder(TableModel(random_rule(0, V), V))
+    assert machine.step_seconds(seen, 1, limit=0.0) > 0
+    assert seen.widths == [5, 1] * 2 and [c.start for c in seen.calls] == [0, 5] * 2
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.0, True])

@@ -20,6 +20,7 @@ def test_attention_is_as_bright_as_its_row_allows(ax):
     shown = torch.tensor(ax.images[0].get_array().data)
     assert shown.equal(torch.tensor([[1.0, 0.0], [0.25, 1.0]]))
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "¶"]
+    assert ax.images[0].get_clim() == (0, 1) and len(ax.figure.axes) == 2  # the scale
 
 
 @pytest.mark.parametrize("u", [0.0, 0.5, 0.99])

@@ -128,11 +128,27 @@ def test_speedup_shows_break_even(ax):
     assert ax.get_ylim()[0] == 0 and list(ax.get_xticks()) == KS
 
 
+def test_the_names_of_a_speedup_plot_stay_apart(ax):
+    """Where all lines begin or end at 1.0, beside the name of that line."""
+    plots.draw_speedup(ax, KS, {name: [1.0, 1.3, 1.0] for name in ("one", "two")})
+    ax.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    first = ax.transData.transform((KS[0], 1.0))[0]
+    assert boxes[-1].x1 < first
+
+
 @pytest.mark.parametrize("alpha", [None, 0.7])
 def test_acceptance_shows_shares_of_the_reached(ax, alpha):
     assert plots.draw_acceptance(ax, [(3, 4), (1, 2)], alpha) is None
     assert [bar.get_height() for bar in ax.patches] == [0.75, 0.5]
     assert words(ax) == ([] if alpha is None else ["alpha = 0.70"])
+
+
+def test_alpha_is_named_outside_of_the_bars(ax):
+    plots.draw_acceptance(ax, [(4, 4)] * 6, 0.7)
+    ax.figure.draw_without_rendering()
+    assert ax.texts[0].get_window_extent().y0 > ax.get_window_extent().y1
 
 
 def test_acceptance_of_nothing_is_an_empty_plot(ax):
@@ -146,6 +162,13 @@ def test_heat_writes_every_cell(ax):
     assert words(ax) == list("abcd")
     assert [t.get_text() for t in ax.get_yticklabels()] == ["r", "s"]
     assert {t.get_color() for t in ax.texts} == {"black", "white"}
+
+
+def test_heat_of_equal_numbers_keeps_its_place_on_a_given_scale(ax):
+    for number, colour in ((1, "white"), (4, "black")):
+        ax.clear()
+        plots.draw_heat(ax, [[number]], [["n"]], ["r"], ["c"], "", "", limits=(1, 4))
+        assert ax.texts[0].get_color() == colour
 
 
 def test_new_figure_has_an_opaque_ground():

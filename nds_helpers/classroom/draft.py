@@ -13,10 +13,9 @@ def check_count_accepted(function):
     """
     return check(function, [
         (([7, 8, 9], [7, 8, 9, 4]), 3,
-         "row i of the target judges guess i, and all three agree."),
-        (([7, 8, 9], [7, 5, 9, 4]), 1,
-         "the third guess equals its choice, but the target made that choice after "
-         "reading a wrong second guess. Does it count?"),
+         "row i of the target judges guess i, and all three agree. The row behind them "
+         "has no guess to judge, and its choice isn't one."),
+        (([7, 8, 9, 3, 2], [7, 5, 9, 3, 2, 4]), 1, after_a_disagreement),
         (([5, 6], [6, 5, 6]), 0,
          "being somewhere in the list isn't enough: which row judges which guess?"),
         (([3, 4, 5], [9, 3, 4, 5]), 0,
@@ -27,6 +26,17 @@ def check_count_accepted(function):
         (([], [3]), 0,
          "K may be 0, and then there is one choice and nothing to compare it with."),
     ])
+
+
+def after_a_disagreement(came):
+    """The hint where the first guess agrees, the second doesn't, and three do again."""
+    if came == 4:
+        return ("later guesses equal their choices, but the target made those after "
+                "reading a wrong second guess. Do they count?")
+    if came == 2:
+        return ("the run has one guess less. Is the one that disagrees counted, or the "
+                "target's choice in its place?")
+    return "walk from the left: where is the first guess that its row didn't choose?"
 
 
 def check_commit(function):

@@ -1,4 +1,8 @@
 """How a check speaks: one verdict a call, with expected, came, and a hint."""
+import inspect
+import linecache
+import traceback
+
 import torch
 
 
@@ -9,8 +13,12 @@ def check(function, cases):
         function: what the student wrote.
         cases: list of (arguments, expected, hint). `expected` is compared with
             the result as numbers to 1e-6; `hint` points at the idea behind the
-            case without giving the answer. The function gets copies of the
-            arguments, and has to leave them as they are.
+            case without giving the answer, or is a function that picks one for
+            what came (None after an error). The student's function gets copies of
+            the arguments, and has to leave them as they are.
+
+    An error, or an answer of the wrong type, isn't about the case if it comes in
+    the first one. Then its place is told instead of the hint.
 
     Returns:
         bool, True where every case passed.
@@ -20,7 +28,7 @@ def check(function, cases):
     if not callable(written):
         print(f"Not yet: the check wants your function, and got {brief(written)}.")
         return False
-    for arguments, expected, hint in cases:
+    for number, (arguments, expected, hint) in enumerate(cases):
         call = f"{name}({', '.join(brief(a) for a in arguments)})"
         given = fresh(arguments)
         try:
@@ -32,10 +40,15 @@ def check(function, cases):
             return False
         except Exception as error:
             print(f"Not yet: {call} raised {type(error).__name__}: {error}")
-            print(f"  Hint: {hint}")
+            print(f"  Hint: {place(error, written)}")
+            if number > 0:  # simpler cases went well
+                print(f"  Hint: {hint(None) if callable(hint) else hint}")
             return False
         if not right:
-            print(f"Not yet: {call}\n  {difference(came, expected)}\n  Hint: {hint}")
+            print(f"Not yet: {call}\n  {difference(came, expected)}")
+            if number == 0 and wrong_type(came, expected):
+                hint = wanted(came, expected)
+            print(f"  Hint: {hint(came) if callable(hint) else hint}")
             return False
         if changed:
             print(f"Not yet: {call} changed its arguments\n"
@@ -68,6 +81,16 @@ def same(came, expected):
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=1e-6)
 
 
+def wrong_type(came, expected):
+    """Whether an answer isn't of the kind that was asked for, whatever its value."""
+    if isinstance(expected, (tuple, list)):
+        return not isinstance(came, (tuple, list))
+    try:
+        return torch.as_tensor(came).shape != torch.as_tensor(expected).shape
+    except Exception:  # no numbers
+        return type(came) is not type(expected)
+
+
 def difference(came, expected):
     """What was expected and what came; of a wrong container, its type only."""
     if isinstance(expected, (tuple, list)) and hasattr(came, "tolist"):
@@ -75,6 +98,38 @@ def difference(came, expected):
         wanted = f"{type(expected).__name__} {brief(expected)}"
         return f"expected the {wanted}, came a {kind}"
     return f"expected {brief(expected)}\n  came     {brief(came)}"
+
+
+def wanted(came, expected):
+    """What kind of answer is asked for, where another kind came."""
+    if came is None:
+        return "nothing came back. Does every path end in a return?"
+    kind = type(expected)
+    if kind in (tuple, list):
+        return f"the answer has to be a {kind.__name__} of {len(expected)} here."
+    if isinstance(expected, torch.Tensor):
+        return f"the answer has to be a tensor of shape {tuple(expected.shape)} here."
+    return f"the answer has to be a plain {kind.__name__}."
+
+
+def place(error, function):
+    """The student's own line that an error came through, or what the function takes.
+
+    Args:
+        error: the exception.
+        function: what the student wrote.
+    """
+    code = getattr(function, "__code__", None)
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__)
+             if code and frame.f_code.co_filename == code.co_filename]
+    if lines:
+        text = linecache.getline(code.co_filename, lines[-1]).strip()
+        return f"it happened in your line {lines[-1]}: {text}"
+    try:
+        return f"compare the arguments with {name_of(function)}" + str(
+            inspect.signature(function))
+    except (TypeError, ValueError):  # built in, without a signature
+        return "it happened outside of your cell."
 
 
 def name_of(function):

@@ -2,6 +2,8 @@
 import statistics
 import time
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product
 from numbers import Integral
 from types import SimpleNamespace
 
@@ -122,10 +124,11 @@ class Comparison:
     Attributes:
         k, temperature: the setting.
         plain, speculative: Spread of seconds a token, over the generations.
-        speedup: seconds a token of all plain generations over that of all
-            speculative ones.
-        predicted: the formula's speedup, from rates and costs.
-        rates: acceptance by position, given that it was reached.
+        speedup: seconds a token, plain over speculative, of the same prompt: the
+            median over the generations, so that one that was held up doesn't count.
+        predicted: the formula's speedup from each generation's own rates and the
+            costs: the median again.
+        rates: acceptance by position over all of them, given that it was reached.
         summary: Trace.summary() of all speculative runs together.
         costs: the step times behind `predicted`, see `step_costs`.
     """
@@ -164,26 +167,31 @@ def compare(pair, prompts, k, sampling, max_new_tokens=64, repeats=1,
     """
     at_least_one("k", k)
     drafter = ModelDrafter(pair.draft)
-    plain, fast, measured, trace = [], [], [], Trace()
-    settings = dict(max_new_tokens=max_new_tokens, sampling=sampling)
-    for seed in range(repeats):
-        for prompt in prompts:
-            plain.append(timed(
-                autoregressive, pair.target, prompt, generator=seeded(seed),
-                **settings))
-            fast.append(timed(
-                speculative, pair.target, drafter, prompt, k=k, verify=verify,
-                generator=seeded(seed), **settings))
-            trace += fast[-1][1].trace
-            if costs is None:
-                middle = len(prompt) + max_new_tokens // 2
-                measured.append(step_costs(pair, k, middle, sampling, verify, 1))
-    rates = tuple(a / n for a, n in trace.by_position())
+    ways = {"plain": (autoregressive, pair.target),
+            "fast": (partial(speculative, k=k, verify=verify), pair.target, drafter)}
+    runs, measured = {name: [] for name in ways}, []
+    for number, (seed, prompt) in enumerate(product(range(repeats), prompts)):
+        for name in reversed(ways) if number % 2 else ways:  # each goes first in turn
+            runs[name].append(timed(
+                *ways[name], prompt, max_new_tokens=max_new_tokens, sampling=sampling,
+                generator=seeded(seed)))
+        if costs is None:
+            middle = len(prompt) + max_new_tokens // 2
+            measured.append(step_costs(pair, k, middle, sampling, verify, 1))
     costs = costs or middle_costs(measured)
+    plain, fast = (per_token(runs[name]) for name in ways)
+    traces = [result.trace for _, result in runs["fast"]]
+    trace = Trace(chain(*traces))
     return Comparison(
-        k, sampling.temperature, per_token(plain), per_token(fast),
-        overall(plain) / overall(fast), predict(rates, k, costs), rates,
-        trace.summary(), costs)
+        k, sampling.temperature, Spread.of(plain), Spread.of(fast),
+        statistics.median(one / other for one, other in zip(plain, fast)),
+        statistics.median(predict(rates(each), k, costs) for each in traces),
+        rates(trace), trace.summary(), costs)
+
+
+def rates(trace):
+    """Share accepted at each position, among the rounds that reached it."""
+    return tuple(accepted / reached for accepted, reached in trace.by_position())
 
 
 def step_costs(pair, k, context=96, sampling=None, verify=verify_tokens, repeats=5):
@@ -292,10 +300,5 @@ def timed(action, *args, **kwargs):
 
 
 def per_token(runs):
-    """Spread of seconds a token over (seconds, Result) pairs."""
-    return Spread.of([taken / len(result.tokens) for taken, result in runs])
-
-
-def overall(runs):
-    """Seconds a token of all (seconds, Result) pairs together."""
-    return sum(t for t, _ in runs) / sum(len(result.tokens) for _, result in runs)
+    """Seconds a token of each (seconds, Result) pair."""
+    return [taken / len(result.tokens) for taken, result in runs]

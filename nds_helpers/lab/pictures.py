@@ -9,7 +9,7 @@ SLOTS = {"kept": ("#CDE7F7", ""), "new": ("#F9D3BF", "///"), "free": ("white", "
 
 
 def draw_attention(ax, weights, labels):
-    """Where each token looks: brightest where it looks most.
+    """Where each token looks: brightest where it looks most, with the scale beside it.
 
     Args:
         ax: Axes.
@@ -18,9 +18,10 @@ def draw_attention(ax, weights, labels):
     """
     labels = [label.strip(" ").replace("\n", "¶") for label in labels]
     brightness = weights / weights.amax(1, keepdim=True)
-    ax.imshow(brightness.numpy(), cmap="cividis")
-    ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=11)
-    ax.set_yticks(range(len(labels)), labels, fontsize=11)
+    picture = ax.imshow(brightness.numpy(), cmap="cividis", vmin=0)
+    ax.figure.colorbar(picture, ax=ax, label="share of the row's largest weight")
+    ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=13)
+    ax.set_yticks(range(len(labels)), labels, fontsize=13)
     ax.set(xlabel="token looked at", ylabel="token that looks")
     ax.grid(False)
 

@@ -84,12 +84,12 @@ def draw_bars(ax, series, names, ylabel):
 
 
 @styled
-def draw_break_even(ax):
-    """The line at 1.0 below which speculation loses."""
+def draw_break_even(ax, side="right"):
+    """The line at 1.0 below which speculation loses, named at its left or right end."""
     ax.axhline(1.0, color="#666666", linewidth=1.2)
-    ax.annotate("break-even", (0.99, 1.0), xycoords=("axes fraction", "data"),
-                ha="right", va="bottom", fontsize=11, color="#444444", bbox=PLATE,
-                zorder=1)  # behind the lines
+    ax.annotate("break-even", (0.01 if side == "left" else 0.99, 1.0),
+                xycoords=("axes fraction", "data"), ha=side, va="bottom", fontsize=11,
+                color="#444444", bbox=PLATE, zorder=1)  # behind the lines
 
 
 @styled
@@ -103,9 +103,10 @@ def draw_speedup(ax, ks, series):
     """
     draw_lines(ax, {label: (ks, ys) for label, ys in series.items()},
                "K, drafted tokens a round", "speed over plain decoding")
-    draw_break_even(ax)
+    draw_break_even(ax, "left")
     ax.set_xticks(ks)
-    ax.set_ylim(bottom=0)
+    room = 0.22 * (ks[-1] - ks[0])  # for the name of the line, before the first point
+    ax.set(xlim=(ks[0] - room, None), ylim=(0, None))
 
 
 @styled
@@ -115,7 +116,7 @@ def draw_acceptance(ax, by_position, alpha=None):
     Args:
         ax: Axes.
         by_position: list of (accepted, reached) counts, from Trace.by_position.
-        alpha: draws a horizontal line at this rate, if given.
+        alpha: draws a horizontal line at this rate, named above the plot, if given.
     """
     rates = [accepted / reached for accepted, reached in by_position]
     names = [str(i + 1) for i in range(len(rates))]
@@ -123,13 +124,12 @@ def draw_acceptance(ax, by_position, alpha=None):
     ax.set(xlabel="position in the block", ylim=(0, 1.05))
     if alpha is not None:
         ax.axhline(alpha, color=PALETTE[1], linestyle="--")
-        ax.annotate(f"alpha = {alpha:.2f}", (0.99, alpha), ha="right", va="bottom",
-                    xytext=(0, 3), textcoords="offset points", color=PALETTE[1],
-                    xycoords=("axes fraction", "data"), bbox=PLATE)
+        ax.annotate(f"alpha = {alpha:.2f}", (1, 1.02), ha="right", va="bottom",
+                    color=PALETTE[1], xycoords="axes fraction")
 
 
 @styled
-def draw_heat(ax, shades, words, rows, columns, ylabel, xlabel):
+def draw_heat(ax, shades, words, rows, columns, ylabel, xlabel, limits=(None, None)):
     """A table whose cells are shaded by one number and hold another.
 
     Args:
@@ -138,8 +138,10 @@ def draw_heat(ax, shades, words, rows, columns, ylabel, xlabel):
         words: words[row][column], what is written in the cell.
         rows, columns: the names at the left and beneath.
         ylabel, xlabel: axis labels.
+        limits: (lowest, highest) number of the scale; None: the one that occurs.
     """
-    picture = ax.imshow(shades, cmap="cividis", aspect="auto")
+    low, high = limits
+    picture = ax.imshow(shades, cmap="cividis", aspect="auto", vmin=low, vmax=high)
     for y, line in enumerate(words):
         for x, word in enumerate(line):
             pale = picture.norm(shades[y][x]) > 0.55

@@ -1,4 +1,5 @@
-"""Rounds as pictures: which row judges which guess, and what each round commits."""
+"""Rounds at temperature 0, and as pictures: who judges what, and what is committed."""
+from ..decoding import Round
 from .plots import PALETTE
 from .tokens import FATES
 
@@ -9,6 +10,31 @@ PARTS = {
     "bonus": (PALETTE[3], "..", "bonus"),
     "thrown": ("#FFFFFF", "", "guess thrown away"),
 }
+
+
+def settle(guesses, choices, end_tokens):
+    """What a round at temperature 0 commits.
+
+    Args:
+        guesses: list of K ids, from the draft.
+        choices: list of K+1 ids, the target's choice in each row.
+        end_tokens: ids that end a text; such a token is the last of its round.
+
+    Returns:
+        Round without p and q.
+    """
+    accepted, kind = 0, "bonus"
+    for guessed, chosen in zip(guesses, choices):
+        if guessed != chosen:
+            kind = "corrected"
+            break
+        accepted += 1
+        if guessed in end_tokens:
+            kind = "ended"
+            break
+    last = [] if kind == "ended" else [choices[accepted]]
+    return Round(k=len(guesses), guesses=guesses, accepted=accepted, kind=kind,
+                 tokens=guesses[:accepted] + last, p=[], q=[])
 
 
 def draw_rounds(ax, rounds):

@@ -1,0 +1,137 @@
+"""Where a rank's time goes: records of its collectives as spans on a time line.
+
+A record is what a rank notes of one stretch of work: (when it began, list of Call,
+when it ended), by time.perf_counter(). The clock is the same for all processes of one
+machine; records of ranks on several machines can't be laid side by side.
+"""
+from typing import NamedTuple
+
+from .plots import PALETTE, styled
+
+# kind -> (label, look): told apart without colour too
+KINDS = {
+    "compute": ("computing", dict(facecolor=PALETTE[5], edgecolor="#222222")),
+    "wait": ("waiting for the last rank", dict(facecolor="white", hatch="///",
+                                               edgecolor="#888888")),
+    "exchange": ("exchanging", dict(facecolor=PALETTE[1], edgecolor="#222222")),
+}
+
+
+class Span(NamedTuple):
+    """A stretch of one rank's time.
+
+    Attributes:
+        kind: "compute", "wait" or "exchange".
+        begin, end: seconds since the first rank began.
+        call: number of the collective that it is, or leads up to; behind the last
+            collective, how many there were.
+    """
+
+    kind: str
+    begin: float
+    end: float
+    call: int
+
+    @property
+    def seconds(self):
+        """How long it took."""
+        return self.end - self.begin
+
+
+def spans(records):
+    """Cuts every rank's time into computing, waiting and exchanging.
+
+    A collective can't end before the last rank has come. Until then the others wait;
+    only from then on is anything exchanged.
+
+    Args:
+        records: list, one record a rank, of the same collectives.
+
+    Returns:
+        list of lists of Span, a rank's one behind the other without gaps.
+
+    Raises:
+        ValueError: the ranks have not called the same collectives.
+    """
+    operations = [[call.operation for call in calls] for _, calls, _ in records]
+    if any(other != operations[0] for other in operations):
+        raise ValueError("these records aren't of the same collectives; every rank "
+                         "must note the same stretch of work.")
+    first = min(began for began, _, _ in records)
+    arrivals = [max(calls[i].started for _, calls, _ in records)
+                for i in range(len(operations[0]))]
+    found = []
+    for began, calls, ended in records:
+        own, at = [], began
+        for i, call in enumerate(calls):
+            end = call.started + call.seconds
+            last = min(arrivals[i], end)  # nobody waits beyond the end of the call
+            own += [Span("compute", at - first, call.started - first, i),
+                    Span("wait", call.started - first, last - first, i),
+                    Span("exchange", last - first, end - first, i)]
+            at = end
+        found.append([*own, Span("compute", at - first, ended - first, len(calls))])
+    return found
+
+
+def split(rank):
+    """Sums up spans by kind.
+
+    Args:
+        rank: iterable of Span.
+
+    Returns:
+        dict, "compute", "wait", "exchange" -> seconds.
+    """
+    return {kind: sum(span.seconds for span in rank if span.kind == kind)
+            for kind in KINDS}
+
+
+@styled
+def draw_timeline(ax, ranks, until=None):
+    """One lane a rank, time from left to right.
+
+    Args:
+        ax: Axes.
+        ranks: list of lists of Span, from `spans`.
+        until: seconds at which the picture ends; None: where the last rank does.
+    """
+    until = max(rank[-1].end for rank in ranks) if until is None else until
+    for kind, (label, look) in KINDS.items():
+        for lane, rank in enumerate(ranks):
+            drawn = [(1000 * s.begin, 1000 * s.seconds) for s in rank
+                     if s.kind == kind and s.begin < until]
+            ax.broken_barh(drawn, (lane - 0.3, 0.6), linewidth=0.6,
+                           label=label if lane == 0 else None, **look)
+    ax.set(xlim=(0, 1000 * until), ylim=(len(ranks) - 0.5, -0.5),
+           xlabel="milliseconds")
+    ax.set_yticks(range(len(ranks)), [f"rank {lane}" for lane in range(len(ranks))])
+    ax.yaxis.grid(False)
+    _legend(ax)
+
+
+@styled
+def draw_split(ax, rows, names):
+    """Stacked bars: how much of each was computing, waiting and exchanging.
+
+    Args:
+        ax: Axes.
+        rows: list of dicts, kind -> seconds; kinds that no row has are left out.
+        names: what stands under each bar.
+    """
+    base = [0.0] * len(rows)
+    for kind, (label, look) in KINDS.items():
+        if any(kind in row for row in rows):
+            heights = [1000 * row.get(kind, 0.0) for row in rows]
+            ax.bar(range(len(rows)), heights, 0.75, base, label=label, linewidth=0.6,
+                   **look)
+            base = [a + b for a, b in zip(base, heights)]
+    ax.set_xticks(range(len(rows)), names)
+    ax.set(ylabel="milliseconds")
+    ax.xaxis.grid(False)
+    _legend(ax)
+
+
+def _legend(ax):
+    ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1),
+              fontsize=12, handlelength=1.4, columnspacing=1.2)
