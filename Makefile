@@ -14,8 +14,11 @@ TORCH_INDEX ?=
 INSTALL = -m pip install --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev,grading]'
 
+# JupyterLab reads its defaults here; ours keep its question about news off the page.
+SETTINGS = .venv/share/jupyter/lab/settings
+
 # Each target first says what it does, in the words of `make help`.
-say = @sed -n 's/^$@:.*\#\# /make $@: /p' Makefile
+say = @sed -n 's/ (ARGS.*//; s/^$@:.*\#\# /make $@: /p' Makefile
 need_python = @$(PYTHON) $(RECENT) 2>/dev/null || { echo "This course needs\
 	Python 3.11 or newer, and $(PYTHON) is older or missing: install one, or name it\
 	with make env PYTHON=/path/to/python." >&2; exit 1; }
@@ -38,6 +41,9 @@ $(BUILT): pyproject.toml constraints.txt
 
 lab: $(BUILT) ## open JupyterLab and print its address; Ctrl-C twice ends it
 	$(say)
+	@mkdir -p $(SETTINGS)
+	@echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}' \
+		> $(SETTINGS)/overrides.json
 	@$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 		--LabApp.news_url=None --LabApp.extension_manager=readonly \

@@ -49,7 +49,8 @@ def test_real_ranks_equal_one_device(workers, logits, everywhere):
                                generator=generator(seed), **REQUEST).tokens
         for result in workers.run(generate, seed, logits, everywhere):
             assert torch.equal(result.tokens, expected)
-            assert all(r.synchronising > 0 and r.verifying > 0 for r in result.trace)
+            for r in result.trace:  # a part can't be less than nothing
+                assert r.drafting >= 0 and r.verifying > 0 and r.synchronising > 0
 
 
 def test_what_was_committed_survives_a_rank_that_dies():

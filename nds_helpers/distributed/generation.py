@@ -73,7 +73,7 @@ def rounds_on_ranks(me, model, drafter, prompt, *, k, max_new_tokens, sampling=N
         sampling=Sampling(*(request[n] for n in ("temperature", "top_k", "top_p"))),
         generator=torch.Generator().manual_seed(request["seed"]),
         verify=verify, step=step)
-    return reported(timed(rounds, me.group), me)
+    return reported(timed(rounds, step), me)
 
 
 def agree(wire, request, prompt, vocab_size):
@@ -145,6 +145,9 @@ class Step:
         request: what `agree` returned.
         k: rank 0's own K, an int or a policy; the others' doesn't count.
         drafters: how many ranks draft.
+
+    Attributes:
+        began, drafted: when the round began, and when its draft was there.
     """
 
     def __init__(self, wire, model, request, k, drafters):
@@ -158,6 +161,7 @@ class Step:
 
     def policy(self, trace):
         """Rank 0's K for this round. Its trace has its own times, so it decides."""
+        self.began = time.perf_counter()
         if self.follows_policy:
             own = self.decide(trace) if self.wire.leads else 0
             self.k = int(self.wire.floats([own], 1)[0])
@@ -167,6 +171,7 @@ class Step:
 
     def __call__(self, model, cache, ids, draft, sampling, generator, verify):
         """As `verified`: (draft, Verdict, p at the drafted tokens, q there)."""
+        self.drafted = time.perf_counter()
         draft, at_q, source = self.relay(draft, ids, sampling)
         if not self.wire.leads:  # a drafter here sees the same numbers as rank 0.s
             uniforms(len(draft.tokens) + 1, generator)
@@ -236,21 +241,20 @@ def reported(rounds, me):
         yield r
 
 
-def timed(rounds, group):
+def timed(rounds, step):
     """Moves a round's seconds in collectives to `synchronising`, counts its bytes."""
+    calls = step.group.calls
     while True:
-        first = len(group.calls)
+        first = len(calls)
         r = next(rounds, None)
         if r is None:
             return
-        began = time.perf_counter() - r.drafting - r.verifying
-        drafted = began + r.drafting
-        for call in group.calls[first:]:
-            if call.started < began:  # the prompt's, before the first round
+        for call in calls[first:]:
+            if call.started < step.began:  # the prompt's, before the first round
                 continue
             r.bytes_sent += call.bytes
             r.synchronising += call.seconds
-            if call.started < drafted:
+            if call.started < step.drafted:
                 r.drafting -= call.seconds
             else:
                 r.verifying -= call.seconds
