@@ -2,6 +2,8 @@
 import pytest
 from helpers import random_transformer
 
+from nds_helpers.lab import plots
+
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory):
@@ -9,3 +11,11 @@ def weights(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights")
     random_transformer("llama").save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def ax():
+    """The axes of a new figure, which is closed afterwards."""
+    figure, ax = plots.new_figure()
+    yield ax
+    plots.plt.close(figure)

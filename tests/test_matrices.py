@@ -14,13 +14,6 @@ from nds_helpers.lab.matrices import (
 from nds_helpers.parallel.partitions import split_heads
 
 
-@pytest.fixture
-def ax():
-    figure, ax = plots.new_figure()
-    yield ax
-    plots.plt.close(figure)
-
-
 def texts(ax):
     return [text.get_text() for text in ax.texts]
 

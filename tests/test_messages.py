@@ -8,13 +8,6 @@ STEPS = [["draft", "wait"], Message("tokens", (0,), (1,), 40),
          ["forward", "forward"], Message("logits", (1,), (0,), 1234), ["verify", ""]]
 
 
-@pytest.fixture
-def ax():
-    figure, ax = plots.new_figure()
-    yield ax
-    plots.plt.close(figure)
-
-
 def texts(ax):
     """All words in a picture that aren't empty."""
     return [text.get_text() for text in ax.texts if text.get_text()]

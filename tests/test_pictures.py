@@ -3,15 +3,8 @@ import pytest
 import torch
 
 from nds_helpers.decoding import draw
-from nds_helpers.lab import pictures, plots
+from nds_helpers.lab import pictures
 from nds_helpers.lab.measure import Spread
-
-
-@pytest.fixture
-def ax():
-    figure, ax = plots.new_figure()
-    yield ax
-    plots.plt.close(figure)
 
 
 def test_attention_is_as_bright_as_its_row_allows(ax):

@@ -1,7 +1,6 @@
 """Timelines: every moment of a rank is one of three things, and is drawn as such."""
 import pytest
 
-from nds_helpers.lab import plots
 from nds_helpers.lab.timeline import (
     KINDS,
     Span,
@@ -19,13 +18,6 @@ RECORDS = [
     (100.5, [Call("all_reduce", 8, 1.0, 103.5), Call("all_gather", 8, 4.0, 106.0)],
      110.5),
 ]
-
-
-@pytest.fixture
-def ax():
-    figure, ax = plots.new_figure()
-    yield ax
-    plots.plt.close(figure)
 
 
 def seconds(rank):
