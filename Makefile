@@ -23,7 +23,7 @@ need_python = @$(PYTHON) $(RECENT) 2>/dev/null || { echo "This course needs\
 	Python 3.11 or newer, and $(PYTHON) is older or missing: install one, or name it\
 	with make env PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help env lab test notebooks bench smollm2 data pins clean
+.PHONY: help env lab test notebooks bench recorded smollm2 data pins clean
 
 help: ## list the targets (the default)
 	@echo "Usage: make TARGET [ARGS=\"...\"]"
@@ -64,6 +64,10 @@ bench: $(BUILT) ## measure the speeds of this machine and write a table
 	$(say)
 	@$(RUN) bench/run.py $(ARGS)
 	$(if $(ARGS),,@$(RUN) bench/faults.py)
+
+recorded: $(BUILT) ## measure the runs that chapter 10 shows (some minutes, resumes)
+	$(say)
+	@$(RUN) data/make_recorded.py
 
 smollm2: $(BUILT) ## fetch the real language model of chapter 05 (93 MB, once)
 	$(say)

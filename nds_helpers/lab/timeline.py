@@ -88,16 +88,17 @@ def split(rank):
 
 
 @styled
-def draw_timeline(ax, ranks, until=None):
+def draw_timeline(ax, ranks, until=None, kinds=KINDS):
     """One lane a rank, time from left to right.
 
     Args:
         ax: Axes.
         ranks: list of lists of Span, from `spans`.
         until: seconds at which the picture ends; None: where the last rank does.
+        kinds: kind -> (label, look) of the spans.
     """
     until = max(rank[-1].end for rank in ranks) if until is None else until
-    for kind, (label, look) in KINDS.items():
+    for kind, (label, look) in kinds.items():
         for lane, rank in enumerate(ranks):
             drawn = [(1000 * s.begin, 1000 * s.seconds) for s in rank
                      if s.kind == kind and s.begin < until]
@@ -111,16 +112,17 @@ def draw_timeline(ax, ranks, until=None):
 
 
 @styled
-def draw_split(ax, rows, names):
+def draw_split(ax, rows, names, kinds=KINDS):
     """Stacked bars: how much of each was computing, waiting and exchanging.
 
     Args:
         ax: Axes.
         rows: list of dicts, kind -> seconds; kinds that no row has are left out.
         names: what stands under each bar.
+        kinds: kind -> (label, look), from the bottom up.
     """
     base = [0.0] * len(rows)
-    for kind, (label, look) in KINDS.items():
+    for kind, (label, look) in kinds.items():
         if any(kind in row for row in rows):
             heights = [1000 * row.get(kind, 0.0) for row in rows]
             ax.bar(range(len(rows)), heights, 0.75, base, label=label, linewidth=0.6,
