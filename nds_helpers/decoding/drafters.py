@@ -64,11 +64,15 @@ class ModelDrafter:
         for i in range(k):
             logits = self.model.forward(feed, self.cache)[-1:]
             rows.append(probabilities(logits, sampling))
-            tokens.append(draw(rows[-1][0], u[i]))
+            tokens.append(self.choose(rows[-1][0], u[i]))
             feed = torch.tensor(tokens[-1:], device=self.device)
         self.fed = ids + tokens[:-1]  # the last guess was fed to nobody
         return Draft(torch.tensor(tokens).to(sequence.device),
                      torch.cat(rows).to(sequence.device))
+
+    def choose(self, row, u):
+        """The token that the uniform number u draws from a row, FloatTensor[V]."""
+        return draw(row, u)
 
     def _missing(self, ids, room):
         """Rolls the cache back to what still holds; returns the tokens to feed."""

@@ -7,9 +7,11 @@ from importlib import import_module
 
 _HOME = {"Workers": ".launcher", "launch": ".launcher",
          "RankError": "nds_helpers.parallel.ranks",
+         "ShardedDrafter": ".sharded_draft",
          "speculative_on_ranks": ".generation", "rounds_on_ranks": ".generation"}
 
-__all__ = ["RankError", "Workers", "launch", "rounds_on_ranks", "speculative_on_ranks"]
+__all__ = ["RankError", "ShardedDrafter", "Workers", "launch", "rounds_on_ranks",
+           "speculative_on_ranks"]
 
 
 def __getattr__(name):

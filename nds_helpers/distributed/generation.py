@@ -4,7 +4,6 @@ Every rank runs the same loop, `speculative_rounds`. Rank 0 leads: it alone draw
 random numbers, and what it drafts and decides is sent to the others, so that no
 decision is taken twice and no rank can disagree.
 """
-import json
 import time
 
 import torch
@@ -15,8 +14,10 @@ from ..decoding.sampling import probabilities, uniforms
 from ..decoding.speculative import as_policy, speculative_rounds
 from ..decoding.trace import collect
 from ..decoding.verify import Verdict, at_drafted
+from .ahead import Ahead, Elsewhere, facts_of
 from .slices import sliced_probabilities
 from .verdict import Slices
+from .wire import Wire
 
 KINDS = "corrected", "bonus"
 SOURCES = "tokens", "here", "rank 0"  # where the draft's probabilities are
@@ -30,11 +31,21 @@ def speculative_on_ranks(me, model, drafter, prompt, *, k, max_new_tokens,
     What is generated is rank 0's to say: its prompt, k, sampling and seed hold on all
     ranks. The result equals `speculative` on one device with the same seed.
 
+    Where the draft runs is decided by what each rank brings:
+
+        rank 0 alone        a drafter on rank 0, None on the others
+        on every rank       ModelDrafter(draft) on all
+        sharded             ShardedDrafter(shard_model(draft, me.group)) on all
+        on a rank of its    the model is None on rank 0, which has the drafter, and
+        own, ahead          shard_model(target, team) on the others, where team is
+                            me.group.subgroup(range(1, me.size)). While they verify
+                            a round, rank 0 drafts the next, on the bet that all of
+                            this one is accepted (ahead.py).
+
     Args:
         me: Rank.
-        model: the target, from `shard_model(model, me.group)`.
-        drafter: on rank 0 a drafter; on the others None, or, on all of them, a
-            drafter too (a replicated draft model, or a sharded one).
+        model: this rank's shard of the target, or None, as above.
+        drafter: this rank's drafter, or None, as above.
         prompt: LongTensor[T] or list of ids.
         k: drafted tokens a round, an int or a policy, as in `speculative`.
         max_new_tokens: at most this many.
@@ -63,17 +74,41 @@ def rounds_on_ranks(me, model, drafter, prompt, *, k, max_new_tokens, sampling=N
                     seed=0, verify=verify_tokens, logits="gathered"):
     """The same, as a generator: yields each Round when it is committed."""
     wire = Wire(me.group, me.device)
+    model, everyone = placed(wire, model, drafter)
     request = agree(wire, dict(
         k=None if callable(k) else k, max_new_tokens=max_new_tokens, seed=seed,
         logits=logits, **vars(sampling or Sampling())), prompt, model.vocab_size)
-    step = Step(wire, model, request, k, wire.count(drafter is not None))
+    if isinstance(model, Elsewhere):
+        drafter = model.ahead = Ahead(
+            drafter, model.end_token_ids,
+            len(request["prompt"]) + request["max_new_tokens"])
+    step = Step(wire, model, request, k, everyone)
     rounds = speculative_rounds(
         model, drafter or Silent(), request["prompt"], k=step.policy,
         max_new_tokens=request["max_new_tokens"],
         sampling=Sampling(*(request[n] for n in ("temperature", "top_k", "top_p"))),
         generator=torch.Generator().manual_seed(request["seed"]),
         verify=verify, step=step)
-    return reported(timed(rounds, step), me)
+    return reported(timed(rounds, step, model), me)
+
+
+def placed(wire, model, drafter):
+    """Sees to it that the ranks hold what a generation needs.
+
+    Returns:
+        (model, whether every rank drafts): on a rank 0 that has none, the model is
+        an Elsewhere.
+    """
+    brought = torch.tensor([[model is not None, drafter is not None]],
+                           dtype=torch.uint8, device=wire.device)
+    models, drafters = zip(*wire.group.all_gather(brought, dim=0).tolist())
+    if not (all(models[1:]) and (models[0] or drafters[0] and wire.group.size > 1)):
+        raise ValueError("every rank needs its shard of the target; only rank 0 may "
+                         "have None, where it drafts for the others.")
+    if not models[0]:
+        facts = wire.share(facts_of(model) if model else None, source=1)
+        model = model or Elsewhere(facts, wire.device)
+    return model, all(drafters)
 
 
 def agree(wire, request, prompt, vocab_size):
@@ -95,36 +130,6 @@ def agree(wire, request, prompt, vocab_size):
     return request
 
 
-class Wire:
-    """Small messages from rank 0 to the others."""
-
-    def __init__(self, group, device):
-        self.group, self.device = group, device
-
-    @property
-    def leads(self):
-        """Whether this is rank 0."""
-        return self.group.rank == 0
-
-    def floats(self, values, count):
-        """Rank 0's numbers, at most `count`, on every rank: list of `count` floats."""
-        message = torch.zeros(count, dtype=torch.float64)
-        if self.leads:
-            message[:len(values)] = torch.tensor(values, dtype=torch.float64)
-        return self.group.broadcast(message.to(self.device)).tolist()
-
-    def count(self, yes):
-        """On how many ranks `yes` is true."""
-        return int(self.group.all_reduce(torch.tensor(int(yes), device=self.device)))
-
-    def share(self, thing):
-        """What rank 0 has, anything that JSON can hold, on every rank."""
-        text = torch.tensor(list(json.dumps(thing).encode()), dtype=torch.uint8)
-        length = int(self.floats([len(text)], 1)[0])
-        text = text if self.leads else torch.zeros(length, dtype=torch.uint8)
-        return json.loads(bytes(self.group.broadcast(text.to(self.device)).tolist()))
-
-
 class Silent:
     """The drafter of a rank that waits for rank 0's draft."""
 
@@ -144,15 +149,14 @@ class Step:
         model: the sharded target.
         request: what `agree` returned.
         k: rank 0's own K, an int or a policy; the others' doesn't count.
-        drafters: how many ranks draft.
+        everyone: whether every rank drafts.
 
     Attributes:
         began, drafted: when the round began, and when its draft was there.
     """
 
-    def __init__(self, wire, model, request, k, drafters):
-        self.wire, self.group = wire, wire.group
-        self.everyone = drafters == self.group.size
+    def __init__(self, wire, model, request, k, everyone):
+        self.wire, self.group, self.everyone = wire, wire.group, everyone
         self.sliced = request["logits"] == "sliced"
         self.follows_policy = request["k"] is None
         self.decide = as_policy(k if self.follows_policy else request["k"])
@@ -173,7 +177,7 @@ class Step:
         """As `verified`: (draft, Verdict, p at the drafted tokens, q there)."""
         self.drafted = time.perf_counter()
         draft, at_q, source = self.relay(draft, ids, sampling)
-        if not self.wire.leads:  # a drafter here sees the same numbers as rank 0.s
+        if not self.wire.leads:  # a drafter here sees the same numbers as rank 0's
             uniforms(len(draft.tokens) + 1, generator)
         before = cache.length
         window = torch.cat([ids[-1:], draft.tokens])
@@ -241,15 +245,19 @@ def reported(rounds, me):
         yield r
 
 
-def timed(rounds, step):
-    """Moves a round's seconds in collectives to `synchronising`, counts its bytes."""
-    calls = step.group.calls
+def timed(rounds, step, model):
+    """Moves a round's seconds in collectives to `synchronising`, counts its bytes.
+
+    A target in a group of its own has other collectives than the round. What rank 0
+    drafts ahead happens while the others verify: it moves to `drafting`.
+    """
+    groups = {step.group, getattr(model, "group", step.group)}
     while True:
-        first = len(calls)
+        first = {group: len(group.calls) for group in groups}
         r = next(rounds, None)
         if r is None:
             return
-        for call in calls[first:]:
+        for call in (call for group in groups for call in group.calls[first[group]:]):
             if call.started < step.began:  # the prompt's, before the first round
                 continue
             r.bytes_sent += call.bytes
@@ -258,4 +266,7 @@ def timed(rounds, step):
                 r.drafting -= call.seconds
             else:
                 r.verifying -= call.seconds
+        if isinstance(model, Elsewhere):
+            r.drafting += model.seconds
+            r.verifying -= model.seconds
         yield r

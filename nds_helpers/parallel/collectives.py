@@ -171,6 +171,23 @@ class Group:
         """Waits until every rank has come this far."""
         self._timed(self._barrier, Request("barrier"), 0)
 
+    def subgroup(self, members):
+        """A group of some of these ranks; all of them call this, members or not.
+
+        Args:
+            members: ranks of this group. In the new one they count from 0, in the
+                same order.
+
+        Returns:
+            Group; None on a rank that isn't a member.
+        """
+        members = sorted({self._member("members", rank) for rank in members})
+        if not members:
+            raise ValueError("a subgroup needs at least one rank; got no members")
+        if len(members) == 1:
+            return SoloGroup() if self.rank in members else None
+        return self._subgroup(members)
+
     @contextmanager
     def recording(self):
         """`with group.recording() as calls:` fills the list when the block ends."""

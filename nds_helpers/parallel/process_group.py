@@ -72,6 +72,19 @@ class DistributedGroup(Group):
     def _barrier(self, request):
         dist.barrier(group=self._peers)
 
+    def _subgroup(self, members):
+        peers = process_subgroup(members, self._peers)
+        return DistributedGroup(peers) if self.rank in members else None
+
+
+def process_subgroup(members, process_group=None):
+    """torch.distributed's group of some ranks of another, None for the default one.
+
+    Every rank of the default group must call it: it is they that meet.
+    """
+    peers = process_group or dist.group.WORLD
+    return dist.new_group([dist.get_global_rank(peers, rank) for rank in members])
+
 
 def padded(piece, rows):
     """A contiguous piece with as many rows as the longest, as gloo asks for.

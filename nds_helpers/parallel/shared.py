@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 from .collectives import Group, fresh, sum_of
 from .mapping import map_together
+from .process_group import process_subgroup
 from .request import ALIKE
 
 CHUNK = 2**20  # bytes of a slot; longer messages take several steps
@@ -66,6 +67,7 @@ class SharedMemoryGroup(Group):
         if self.size == 1:
             raise ValueError("one rank shares memory with nobody; use SoloGroup")
         self._timeout = timeout or process_group_timeout(process_group)
+        self._peers = process_group
         self._others = [r for r in range(self.size) if r != self.rank]
         self._calls_at = LINE * self.size
         self._slots_at = self._calls_at + 2 * CALL * self.size
@@ -129,6 +131,10 @@ class SharedMemoryGroup(Group):
     def _barrier(self, request):
         for _ in self._steps(request, torch.empty(0), (0,) * self.size):
             pass
+
+    def _subgroup(self, members):
+        peers = process_subgroup(members, self._peers)
+        return SharedMemoryGroup(peers, self._timeout) if self.rank in members else None
 
     def _collect(self, request):
         """All ranks' pieces, a list of tensors; good until the next collective."""

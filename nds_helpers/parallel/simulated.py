@@ -46,7 +46,8 @@ def simulate(fn, size, *args, **kwargs):
     try:
         while not all(runner.returned for runner in runners):
             for runner in runners:
-                runner.run_on()
+                if runner.can_run:
+                    runner.run_on()
                 if runner.error is not None:
                     raise failed(runner, runners)
             exchange(runners)
@@ -62,16 +63,22 @@ def simulate(fn, size, *args, **kwargs):
 
 
 def exchange(runners):
-    """Gives every rank what all have brought, where all have come to one collective."""
+    """Gives the ranks of a group what all have brought, where all have come."""
     waiting = [runner for runner in runners if runner.request]
-    for runner in runners:
-        if waiting and runner.returned:
-            raise absent(runner, waiting[0], runners)
-        if waiting and str(runner.request) != str(runners[0].request):
-            raise mismatch(runner, runners)
-    pieces = [runner.request.x for runner in waiting]
-    for runner in waiting:
-        runner.pieces, runner.request = pieces, None
+    for members in dict.fromkeys(runner.members for runner in waiting):
+        peers = [runners[rank] for rank in members]
+        here = [peer for peer in peers if peer.request and peer.members == members]
+        for peer in peers:
+            if peer.returned:
+                raise absent(peer, here[0], runners)
+            if peer in here and str(peer.request) != str(here[0].request):
+                raise mismatch(peer, here[0], runners)
+        if here == peers:
+            pieces = [peer.request.x for peer in peers]
+            for peer in peers:
+                peer.pieces, peer.request = pieces, None
+    if waiting and not any(r.can_run for r in runners):  # in groups that cross
+        raise mismatch(waiting[-1], waiting[0], runners)
 
 
 class Ended(BaseException):
@@ -83,24 +90,30 @@ class Runner:
 
     Attributes:
         request: what it waits for, a Request; None where it has all it needs.
+        members: tuple, the ranks of the group that it waits in.
         pieces: list of tensors, what all ranks brought to the collective.
         returned, result, error: how it ended.
     """
 
     def __init__(self, rank, size, fn, args, kwargs):
-        self.rank, self.request, self.pieces = rank, None, None
+        self.rank, self.request, self.members, self.pieces = rank, None, None, None
         self.returned, self.result, self.error = False, None, None
         self._running = self._ending = False
         self._baton, self._back = threading.Semaphore(0), threading.Semaphore(0)
         # Gradient modes belong to a thread: the caller's are carried over.
         self._modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
         self.me = Rank(rank, size, torch.get_default_device(),
-                       SimulatedGroup(rank, size, self))
+                       SimulatedGroup(self, range(size)))
         # Jupyter finds the cell that a print belongs to in the thread's context.
         self._thread = threading.Thread(
             target=copy_context().run,
             args=(self._whole_run, fn, self.me, args, kwargs),
             daemon=True, name=f"simulated rank {rank}")
+
+    @property
+    def can_run(self):
+        """Whether this rank has all it needs, and has not returned."""
+        return self.request is None and not self.returned
 
     def run_on(self):
         """Hands this rank the baton, and waits until it gives it back."""
@@ -112,13 +125,13 @@ class Runner:
             pass
         self._running = False
 
-    def wait_for_others(self, request):
-        """Called on the rank's own thread, in a collective.
+    def wait_for_others(self, request, members):
+        """Called on the rank's own thread, in a collective of a group's members.
 
         Returns:
-            list of all ranks' tensors.
+            list of their tensors.
         """
-        self.request = request
+        self.request, self.members = request, members
         self._back.release()
         self._take_baton()
         return self.pieces
@@ -190,30 +203,35 @@ def absent(runner, waiting, runners):
         "every rank must take part in every collective", "", others(runner, runners))
 
 
-def mismatch(runner, runners):
-    """The RankError for a rank whose collective isn't rank 0's."""
+def mismatch(runner, first, runners):
+    """The RankError for a rank whose collective isn't that of the first in it."""
+    calls = [r.request if len(r.members) == len(runners) else
+             f"{r.request} among ranks {list(r.members)}" for r in (runner, first)]
     return RankError(
-        runner.rank, f"called {runner.request}, but rank 0 called "
-        f"{runners[0].request}; {ALIKE}", "".join(outside(runner.stack()).format()),
-        others(runner, runners))
+        runner.rank, f"called {calls[0]}, but rank {first.rank} called {calls[1]}; "
+        f"{ALIKE}", "".join(outside(runner.stack()).format()), others(runner, runners))
 
 
 class SimulatedGroup(Group):
     """The collectives of a simulated rank: the plain formulas, over all ranks' pieces.
 
     Args:
-        rank, size: ints.
         runner: Runner, which meets the others.
+        members: the ranks of the group, in rising order.
     """
 
-    def __init__(self, rank, size, runner):
-        super().__init__(rank, size)
-        self._runner = runner
+    def __init__(self, runner, members):
+        self._runner, self._members = runner, tuple(members)
+        super().__init__(self._members.index(runner.rank), len(self._members))
 
     def _meet(self, request):
         """All ranks' tensors; copies, since their owners may go on to change them."""
         x = None if request.x is None else fresh(request.x)
-        return self._runner.wait_for_others(request._replace(x=x))
+        return self._runner.wait_for_others(request._replace(x=x), self._members)
+
+    def _subgroup(self, members):
+        if self.rank in members:
+            return SimulatedGroup(self._runner, [self._members[r] for r in members])
 
     def _all_reduce(self, request):
         return sum_of(self._meet(request))
