@@ -25,6 +25,7 @@ def scripts(monkeypatch, tmp_path):
     import train
 
     monkeypatch.setattr(sample, "WORK", tmp_path)
+    monkeypatch.setattr(sample, "SAMPLES", tmp_path)
     monkeypatch.setattr(train, "WORK", tmp_path)
     yield sample, train
     for name in SCRIPTS:

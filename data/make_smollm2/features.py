@@ -5,8 +5,8 @@ that the draft may say, at a small part of the cost of a whole forward: it is ke
 that training can pass over the samples more than once.
 """
 import numpy as np
+import sample
 import torch
-from sample import texts
 from tqdm import tqdm
 
 from nds_helpers.models import load_model, smollm2
@@ -55,14 +55,15 @@ def streams(model, batch):
 
 def features_path(path):
     """Where the features of a shard lie."""
-    return path.with_name(path.stem + ".features.npz")
+    return sample.WORK / f"{path.stem}.features.npz"
 
 
 def make_features(model, path):
     """Writes the features of a shard, all of them or nothing."""
-    found = [streams(model, batch) for batch in batches(texts(path))]
+    found = [streams(model, batch) for batch in batches(sample.texts(path))]
     stream, total = (torch.cat(part).float().numpy() for part in zip(*found))
-    part = path.with_suffix(".part")
+    part = features_path(path).with_suffix(".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
     with open(part, "wb") as stream_file:
         np.savez(stream_file, stream=stream.astype(np.float16), total=total)
     part.replace(features_path(path))

@@ -1,7 +1,8 @@
 """Step 1 of the draft for SmolLM2: the target writes the text that the draft learns.
 
-Shard after shard goes to data/work/smollm2/, some ROWS answers each. The same command
-goes on where it was stopped: a shard follows from its number and the shards before it.
+Shard after shard goes to samples/ beside this script, some ROWS answers each: they take
+hours, and so they are kept beside what was learnt from them. The same command goes on
+where it was stopped: a shard follows from its number and the shards before it.
 Half of the questions come from prompts.py, a quarter are about a passage of an earlier
 answer (summarise, correct, translate it), and a quarter are made up by the target
 itself (Xu et al. 2024, "Magpie").
@@ -9,7 +10,6 @@ itself (Xu et al. 2024, "Magpie").
 import argparse
 import random
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,11 +17,11 @@ from prompts import OPENERS, entries, question
 
 from nds_helpers.decoding import Sampling, probabilities
 from nds_helpers.models import load_model, smollm2
-from nds_helpers.models.int8 import quantise
-from nds_helpers.models.pairs import load_tokenizer
+from nds_helpers.models.pairs import DATA, load_tokenizer
 
-WORK = Path(__file__).resolve().parents[1] / "work" / "smollm2"
-SEED, ROWS = 0, 32
+SAMPLES = DATA / "make_smollm2" / "samples"
+WORK = DATA / "work" / "smollm2"  # what can be made again from the samples
+SEED, ROWS = 0, 96
 LENGTH, ANSWER = 384, 256  # tokens of a text at most, and of the answer in it
 PASSAGE = 40, 160  # tokens of an earlier answer that a question is about
 TEMPERATURES = 1.0, 0.8, 1.0, 0.6, 1.0, 0.3  # of one shard after the other
@@ -37,7 +37,7 @@ class Sampler:
 
     def __init__(self):
         folder = smollm2.fetch()
-        self.model = quantise(load_model(folder))
+        self.model = load_model(folder)
         self.tokenizer = load_tokenizer(folder)
         self.end, = self.model.end_token_ids
         nothing = self.tokenizer.apply_chat_template(
@@ -88,8 +88,7 @@ class Sampler:
         cache = self.model.new_cache(LENGTH, len(ids))
         written, feed = [], ids[:, :given.min()]
         for t in range(int(given.min()), LENGTH):
-            drawn = torch.multinomial(self.next(feed, cache, sampling), 1,
-                                      generator=generator)[:, 0]
+            drawn = draw_rows(self.next(feed, cache, sampling), generator)
             free = t >= given
             feed = torch.where(free, drawn, ids[:, t])[:, None]
             ids[:, t] = feed[:, 0]
@@ -121,14 +120,26 @@ class Sampler:
         row[t:t + len(tail)] = tail
 
 
+def draw_rows(weights, generator):
+    """One token a row by inverting the cumulative sums: FloatTensor[B, V] -> [B].
+
+    For a large vocabulary it is quicker than torch.multinomial, which takes a random
+    number for every word.
+    """
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    u = torch.rand(len(weights), 1, generator=generator, dtype=torch.float64)
+    drawn = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)
+    return drawn[:, 0].clamp(max=weights.shape[-1] - 1)
+
+
 def shard_path(index):
     """Where a shard lies."""
-    return WORK / f"{index:05d}.npz"
+    return SAMPLES / f"{index:05d}.npz"
 
 
 def shards():
     """The shards that are there, in order: list of paths."""
-    return sorted(WORK.glob("[0-9]" * 5 + ".npz"))
+    return sorted(SAMPLES.glob("[0-9]" * 5 + ".npz"))
 
 
 def texts(path):
@@ -144,7 +155,7 @@ def save(path, written, **settings):
     ids = torch.cat([ids for ids, _ in written]).numpy().astype(np.uint16)
     part = path.with_suffix(".part")
     with open(part, "wb") as stream:
-        np.savez(stream, ids=ids, lengths=[len(ids) for ids, _ in written],
+        np.savez_compressed(stream, ids=ids, lengths=[len(ids) for ids, _ in written],
                  given=[given for _, given in written], **settings)
     part.replace(path)
 
@@ -178,7 +189,7 @@ def main():
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--tokens", type=int, default=1_000_000)
     wanted = parse.parse_args().tokens
-    WORK.mkdir(parents=True, exist_ok=True)
+    SAMPLES.mkdir(parents=True, exist_ok=True)
     sampler = Sampler()
     index = total = 0
     while total < wanted:
