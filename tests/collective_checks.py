@@ -206,6 +206,23 @@ def check_refusals(group):
     assert len(group.calls) == before
 
 
+def check_subgroup(group):
+    """Every second rank, the last alone: what they exchange stays among them."""
+    for members in (range(0, group.size, 2), [group.size - 1], range(group.size)):
+        some, members = group.subgroup(members), list(members)
+        if group.rank not in members:
+            assert some is None
+            continue
+        assert (some.rank, some.size) == (members.index(group.rank), len(members))
+        brought = [share(r, (3, 4)) for r in members]
+        x = brought[some.rank]
+        equal(some.all_reduce(x), formula_sum(brought), in_rank_order(some))
+        equal(some.broadcast(x, some.size - 1), brought[-1])
+        equal(some.all_gather(x), torch.cat(brought, -1))
+    refuses(ValueError, "at least one rank", group.subgroup, [])
+    refuses(ValueError, f"got {group.size}", group.subgroup, [0, group.size])
+
+
 def refuses(kind, words, operation, *args, **kwargs):
     try:
         operation(*args, **kwargs)

@@ -168,6 +168,47 @@ def test_a_rank_that_returns_while_others_wait_is_named(early):
     assert error.waiting == {r: waiting for r in range(3) if r != early}
 
 
+def test_groups_that_wait_for_each_other_are_named():
+    """Rank 0 waits for 1, 1 for 2, and 2 for 0; rank 3 has returned long ago."""
+    def work(me):
+        groups = [me.group.subgroup(pair) for pair in ([0, 1], [1, 2], [0, 2])]
+        if me.rank < 3:
+            groups[me.rank].barrier()
+
+    with pytest.raises(RankError) as caught:
+        simulate(work, 4)
+    assert caught.value.cause.startswith(
+        "called barrier among ranks [0, 2], but rank 0 called barrier among ranks "
+        "[0, 1]; every rank must make the")
+    assert set(caught.value.waiting) == {0, 1, 3}
+
+
+def test_groups_work_at_the_same_time_and_in_any_order():
+    """A rank may be long at work in one group while others go on in theirs."""
+    def work(me):
+        team, seen = me.group.subgroup([1, 2]), []
+        for step in range(3):
+            if team:
+                seen += [team.all_reduce(torch.tensor(step)).item() for _ in range(2)]
+            seen.append(me.group.all_reduce(torch.tensor(me.rank)).item())
+        return seen
+
+    alone, *pair = simulate(work, 3)
+    assert alone == [3, 3, 3] and pair == [[0, 0, 3, 2, 2, 3, 4, 4, 3]] * 2
+
+
+def test_a_rank_that_leaves_its_subgroup_waiting_is_named():
+    def work(me):
+        team = me.group.subgroup([1, 2])
+        if me.rank == 1:
+            team.all_reduce(torch.ones(2))
+        if me.rank == 0:
+            me.group.barrier()
+
+    with pytest.raises(RankError, match="rank 2 failed: returned, although rank"):
+        simulate(work, 3)
+
+
 X = torch.ones(2, 3)
 CALLS = {
     "all_reduce of float32 [2, 3] on cpu": lambda g: g.all_reduce(X),
