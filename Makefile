@@ -17,13 +17,17 @@ INSTALL = -m pip install --disable-pip-version-check \
 # JupyterLab reads its defaults here; ours keep its question about news off the page.
 SETTINGS = .venv/share/jupyter/lab/settings
 
+# Where `make grade` writes its table.
+OUT ?= marks.csv
+
 # Each target first says what it does, in the words of `make help`.
-say = @sed -n 's/ (ARGS.*//; s/^$@:.*\#\# /make $@: /p' Makefile
+say = @sed -n 's/ ([A-Z][A-Z].*//; s/^$@:.*\#\# /make $@: /p' Makefile
 need_python = @$(PYTHON) $(RECENT) 2>/dev/null || { echo "This course needs\
 	Python 3.11 or newer, and $(PYTHON) is older or missing: install one, or name it\
 	with make env PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help env lab test notebooks bench recorded smollm2 data pins clean
+.PHONY: help env lab test notebooks grade precheck bench recorded smollm2 data pins \
+	clean
 
 help: ## list the targets (the default)
 	@echo "Usage: make TARGET [ARGS=\"...\"]"
@@ -59,6 +63,17 @@ test: $(BUILT) ## check the style, then run all tests (ARGS go to pytest)
 notebooks: $(BUILT) ## run the chapters on fresh kernels, in place (ARGS="02 03")
 	$(say)
 	@$(RUN) notebooks/run.py $(ARGS)
+
+grade: $(BUILT) ## grade a folder of submissions (SUBMISSIONS=folder OUT=marks.csv)
+	$(say)
+	@test -n "$(SUBMISSIONS)" || { echo "Name the folder that holds one folder" \
+		"a student: make grade SUBMISSIONS=path/to/folder" >&2; exit 1; }
+	@$(RUN) -m nds_helpers.classroom.grading_marks "$(SUBMISSIONS)" "$(OUT)"
+
+precheck: $(BUILT) ## see whether a problem set can be handed in (FILE=notebook)
+	@test -n "$(FILE)" || { echo "Name the notebook:" \
+		"make precheck FILE=path/to/psN_name.ipynb" >&2; exit 1; }
+	@$(RUN) -m nds_helpers.classroom.grading_precheck "$(FILE)"
 
 bench: $(BUILT) ## measure the speeds of this machine and write a table
 	$(say)

@@ -1,10 +1,10 @@
 """nbgrader's steps around the run: mend a submission, hide tests, sign a release."""
-import hashlib
-
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import ClearHiddenTests, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
+
+from .grading_precheck import digest, first_line, grade_id
 
 MISSING = "This cell was missing from the submission, and was added back."
 BEGIN, END = "BEGIN HIDDEN TESTS", "END HIDDEN TESTS"
@@ -70,12 +70,6 @@ def as_cell(source, points, answers):
     return new_markdown_cell(note + source.source, metadata={"nbgrader": kind})
 
 
-def grade_id(cell):
-    """The name of a cell of the problem set, or None."""
-    kind = cell.metadata.get("nbgrader")
-    return kind.get("grade_id") if isinstance(kind, dict) else None
-
-
 class HideTests(NbGraderPreprocessor):
     """Takes hidden tests out of a feedback page, and all that could show them."""
 
@@ -113,21 +107,15 @@ class SignRelease(NbGraderPreprocessor):
     """Writes into a release what the pre-check needs to know about its cells."""
 
     def preprocess(self, nb, resources):
-        """Adds `metadata.problem_set`: its name, and each cell's kind and text."""
-        cells = {grade_id(cell): {"kind": kind(cell), "sha256": digest(cell.source)}
-                 for cell in nb.cells if grade_id(cell)}
+        """Adds `metadata.problem_set`: its name, and of each cell a description."""
+        cells = {grade_id(cell): describe(cell) for cell in nb.cells if grade_id(cell)}
         name = resources["nbgrader"]["notebook"]
         nb.metadata["problem_set"] = {"name": name, "cells": cells}
         return nb, resources
 
 
-def kind(cell):
-    """What a cell is for: answer, test or given."""
-    if is_solution(cell):
-        return "answer"
-    return "test" if is_grade(cell) else "given"
-
-
-def digest(source):
-    """A short fingerprint of a cell's text."""
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
+def describe(cell):
+    """What a cell is for, and how to know it again."""
+    role = "answer" if is_solution(cell) else "test" if is_grade(cell) else "given"
+    return {"role": role, "type": cell.cell_type, "sha256": digest(cell.source),
+            "first": first_line(cell.source)}

@@ -1,6 +1,7 @@
 """Runs a submission's cells one by one: a cell that hangs or crashes costs itself."""
 import copy
 import re
+import subprocess
 
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat.v4 import new_output
@@ -34,6 +35,10 @@ class RunEveryCell(Execute):
         own = LIMIT.search(cell.source)
         locked = cell.metadata.get("nbgrader", {}).get("locked")
         return int(own[1]) if own and locked else self.timeout
+
+    def start_new_kernel(self, **kwargs):
+        """Starts a kernel; what it says when it crashes is of no use to a teacher."""
+        super().start_new_kernel(stderr=subprocess.DEVNULL, **kwargs)
 
     def preprocess(self, nb, resources=None, km=None):
         """Runs the notebook from top to bottom."""
