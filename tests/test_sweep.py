@@ -27,7 +27,7 @@ def measured(monkeypatch):
 
     def one(setting, workers, pair):
         settings.append(setting)
-        return setting._asdict() | {"seconds": len(settings)}
+        return setting._asdict() | sweep.REQUEST | {"seconds": len(settings)}
 
     monkeypatch.setattr(sweep, "one", one)
     monkeypatch.setattr(machine, "facts", lambda: {"cores": 2, "threads torch uses": 2})
@@ -98,6 +98,13 @@ def test_of_two_records_the_later_counts(path):
     assert [record["seconds"] for record in sweep.read(path)] == [2]
 
 
+def test_runs_of_other_texts_are_measured_again(path, measured, monkeypatch):
+    run(path)
+    monkeypatch.setattr(sweep, "REQUEST", sweep.REQUEST | {"tokens": 99})
+    run(path)
+    assert measured == 2 * SETTINGS and len(sweep.read(path)) == len(SETTINGS)
+
+
 def test_no_file_is_no_record(path):
     assert sweep.read(path) == [] and not path.exists()
 
@@ -116,7 +123,7 @@ def test_alpha_is_the_overlap_on_plain_text():
 
     after, elsewhere = (TableModel(next_rule(lambda prefix, n=n: (prefix[-1] + n) % 5))
                         for n in (1, 2))
-    plain = [watch.Noted([2, 3, 4, 0], [], 0.0, 1.0, [], [])]
+    plain = [watch.Noted([2, 3, 4, 0], [], 0.0, 1.0, {}, [])]
     for draft, expected in ((after, 1.0), (elsewhere, 0.0)):
         pair = Pair(after, draft, tokenizer)
         assert sweep.alpha(pair, ["01"], plain, 0.0) == expected

@@ -1,6 +1,6 @@
 """Five things that a rank can be doing in a round, as spans on a time line."""
 from .plots import PALETTE
-from .timeline import Span, spans
+from .timeline import Span, arrivals, cut
 
 # phase -> (label, look): told apart without colour too
 PHASES = {
@@ -17,9 +17,10 @@ PHASES = {
 def phased(noted):
     """Cuts every rank's time into the five phases.
 
-    `timeline.spans` tells working from waiting and exchanging; the marks tell what
-    the work was. Work that no mark covers is the verdict and what goes with it:
-    probabilities, bookkeeping, rolling back.
+    Collectives tell working from waiting and exchanging, as in `timeline.spans`, here
+    for ranks that are in several groups; the marks tell what the work was. Work that
+    no mark covers is the verdict and what goes with it: probabilities, bookkeeping,
+    rolling back.
 
     Args:
         noted: list of watch.Noted, one a rank, of the same generation.
@@ -28,13 +29,21 @@ def phased(noted):
         list of lists of Span, kinds from PHASES, one behind the other without gaps.
     """
     first = min(rank.began for rank in noted)
-    cut = spans([(rank.began, rank.calls, rank.ended) for rank in noted])
-    return [[piece for span in lane for piece in pieces(span, rank.marks, first)]
-            for lane, rank in zip(cut, noted)]
+    groups = {name for rank in noted for name in rank.calls}
+    lasts = {name: arrivals([r.calls[name] for r in noted if name in r.calls])
+             for name in groups}
+    lanes = []
+    for rank in noted:
+        met = [pair for name, calls in rank.calls.items()
+               for pair in zip(calls, lasts[name])]
+        met.sort(key=lambda pair: pair[0].started)
+        lanes.append([piece for span in cut(rank.began, met, rank.ended, first)
+                      for piece in pieces(span, rank.marks, first)])
+    return lanes
 
 
 def pieces(span, marks, first):
-    """A span of `timeline.spans` in phases.
+    """A span of `timeline.cut` in phases.
 
     Args:
         span: Span, its times counted from `first`.

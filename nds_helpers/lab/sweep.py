@@ -21,11 +21,12 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 SHIPPED = DATA / "recorded" / "tiny.jsonl"  # measured by `make recorded`
 OWN = DATA / "work" / "recorded" / "tiny.jsonl"  # a reader's; git doesn't see it
 
-KS = (1, 2, 3, 4, 6, 8)
+KS = (1, 2, 4, 6, 8)
 TEMPERATURES = (0.0, 0.7, 1.4)
-PLACEMENTS = ("rank 0", "every rank", "sharded")  # on one rank they are all the same
-PROMPTS = ("KING HENRY.\n", "O Rose, ", "Enter the GHOST.\n")
+PLACEMENTS = ("rank 0", "every rank", "sharded", "own rank")  # one rank: the first
+PROMPTS = ("KING HENRY.\n", "O Rose, ", "Enter the GHOST.\n", "Of Man's ")
 TOKENS, SEED = 48, 0
+REQUEST = dict(seed=SEED, prompts=len(PROMPTS), tokens=TOKENS)  # in every record
 DRAWN = (4, 0.7)  # K and temperature of the runs that keep their time lines
 DRAWN_SECONDS = 0.05  # so much of them
 
@@ -60,6 +61,9 @@ def grid(ks=KS, temperatures=TEMPERATURES, ranks=(1, 2), placements=PLACEMENTS):
 def run(settings, path, teams, pair, tell=lambda done, total: None):
     """Measures what the file doesn't hold yet; every record is written at once.
 
+    A record of other texts or lengths than today's isn't trusted: its setting is
+    measured again.
+
     Args:
         settings: list of Setting.
         path: of the file; its folder is made.
@@ -72,7 +76,8 @@ def run(settings, path, teams, pair, tell=lambda done, total: None):
     """
     path = Path(path)
     mend(path)
-    known = {setting_of(record): record for record in read(path)}
+    known = {setting_of(record): record for record in read(path)
+             if REQUEST.items() <= record.items()}
     facts = machine.facts() | {"load": load_average()}
     del facts["threads torch uses"]  # here; a rank has its own share of the cores
     for number, setting in enumerate(settings, 1):
@@ -87,6 +92,8 @@ def run(settings, path, teams, pair, tell=lambda done, total: None):
 def one(setting, workers, pair, prompts=PROMPTS, tokens=TOKENS):
     """Measures one setting: every prompt plainly and by speculation, in turns.
 
+    Plain decoding has the target on all ranks, wherever the draft would be.
+
     Args:
         setting: Setting.
         workers: Workers that ran `watch.load`.
@@ -100,10 +107,10 @@ def one(setting, workers, pair, prompts=PROMPTS, tokens=TOKENS):
     runs = {"plain": [], "fast": []}
     for number, prompt in enumerate(map(pair.encode, prompts)):
         for name in ("fast", "plain") if number % 2 else ("plain", "fast"):
-            k = setting.k if name == "fast" else 0
+            k, placement = ((setting.k, setting.placement) if name == "fast"
+                            else (0, PLACEMENTS[0]))
             runs[name].append(workers.run(
-                watch.decode, prompt, k, setting.temperature, setting.placement,
-                tokens, SEED))
+                watch.decode, prompt, k, setting.temperature, placement, tokens, SEED))
     plain, fast = ([ranks[0] for ranks in runs[name]] for name in ("plain", "fast"))
     trace = sum((noted.trace for noted in fast), Trace())
     lanes = [phased(ranks) for ranks in runs["fast"]]

@@ -53,25 +53,45 @@ def spans(records):
     Raises:
         ValueError: the ranks have not called the same collectives.
     """
-    operations = [[call.operation for call in calls] for _, calls, _ in records]
+    first = min(began for began, _, _ in records)
+    lasts = arrivals([calls for _, calls, _ in records])
+    return [cut(began, zip(calls, lasts), ended, first)
+            for began, calls, ended in records]
+
+
+def arrivals(calls):
+    """When the last rank came to each collective of a group.
+
+    Args:
+        calls: calls[rank], list of Call, the same collectives on every rank.
+
+    Returns:
+        list of time.perf_counter(), one a collective.
+    """
+    operations = [[call.operation for call in own] for own in calls]
     if any(other != operations[0] for other in operations):
         raise ValueError("these records aren't of the same collectives; every rank "
                          "must note the same stretch of work.")
-    first = min(began for began, _, _ in records)
-    arrivals = [max(calls[i].started for _, calls, _ in records)
-                for i in range(len(operations[0]))]
-    found = []
-    for began, calls, ended in records:
-        own, at = [], began
-        for i, call in enumerate(calls):
-            end = call.started + call.seconds
-            last = min(arrivals[i], end)  # nobody waits beyond the end of the call
-            own += [Span("compute", at - first, call.started - first, i),
-                    Span("wait", call.started - first, last - first, i),
-                    Span("exchange", last - first, end - first, i)]
-            at = end
-        found.append([*own, Span("compute", at - first, ended - first, len(calls))])
-    return found
+    return [max(call.started for call in same) for same in zip(*calls)]
+
+
+def cut(began, calls, ended, first):
+    """Cuts one rank's time at its collectives: list of Span.
+
+    Args:
+        began, ended: time.perf_counter() of the whole stretch.
+        calls: iterable of (Call, when the last rank came to it), in order.
+        first: time.perf_counter() at which the spans' clock begins.
+    """
+    own, at, count = [], began, 0
+    for call, last in calls:
+        end = call.started + call.seconds
+        last = min(last, end)  # nobody waits beyond the end of the call
+        own += [Span("compute", at - first, call.started - first, count),
+                Span("wait", call.started - first, last - first, count),
+                Span("exchange", last - first, end - first, count)]
+        at, count = end, count + 1
+    return [*own, Span("compute", at - first, ended - first, count)]
 
 
 def split(rank):

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from ..decoding import ModelDrafter, Sampling, Trace
-from ..distributed import rounds_on_ranks
+from ..distributed import ShardedDrafter, rounds_on_ranks
 from ..models import load_pair
 from ..parallel import shard_model
 
@@ -64,7 +64,9 @@ class Noted(NamedTuple):
         tokens: list of ids, all of them.
         trace: Trace of the other rounds.
         began, ended: time.perf_counter() at the end of the first and the last round.
-        calls: list of Call, the collectives in between.
+        calls: dict, name of a group -> list of Call, the collectives in between:
+            "all" for all ranks, "team" for those that hold the target where a rank
+            is left to the draft.
         marks: list of Mark.
     """
 
@@ -72,7 +74,7 @@ class Noted(NamedTuple):
     trace: Trace
     began: float
     ended: float
-    calls: list
+    calls: dict
     marks: list
 
     @property
@@ -82,24 +84,33 @@ class Noted(NamedTuple):
 
 
 def load(me, name="tiny"):
-    """Puts what `decode` needs into me.state: the target's shard, the draft twice."""
+    """Puts what `decode` needs into me.state.
+
+    The target's shard, over all ranks and over the team without rank 0; the draft,
+    whole and sharded.
+    """
     pair = load_pair(name)
-    me.state.update(target=shard_model(pair.target, me.group), draft=pair.draft,
-                    draft_shard=shard_model(pair.draft, me.group))
+    team = me.group.subgroup(range(1, me.size)) if me.size > 1 else None
+    me.state.update(
+        target=shard_model(pair.target, me.group), draft=pair.draft,
+        draft_shard=shard_model(pair.draft, me.group),
+        team_target=shard_model(pair.target, team) if team else None)
 
 
-def drafter_on(me, placement):
-    """This rank's drafter, None where another rank drafts for it.
+def placed(me, placement):
+    """What this rank brings: (its shard of the target or None, its drafter or None).
 
     Args:
         me: Rank, with the state that `load` left.
-        placement: "rank 0", "every rank" or "sharded".
+        placement: "rank 0", "every rank", "sharded" or "own rank", as in
+            `speculative_on_ranks`.
     """
+    target = me.state["team_target" if placement == "own rank" else "target"]
     if placement == "sharded":
-        return ModelDrafter(me.state["draft_shard"])
+        return target, ShardedDrafter(me.state["draft_shard"])
     if placement == "every rank" or me.rank == 0:
-        return ModelDrafter(me.state["draft"])
-    return None
+        return target, ModelDrafter(me.state["draft"])
+    return target, None
 
 
 def decode(me, prompt, k, temperature, placement, max_new_tokens, seed):
@@ -110,7 +121,7 @@ def decode(me, prompt, k, temperature, placement, max_new_tokens, seed):
         prompt: LongTensor[T].
         k: drafted tokens a round; 0 is plain decoding.
         temperature, max_new_tokens, seed: as in `speculative_on_ranks`.
-        placement: where the draft runs, as in `drafter_on`.
+        placement: where the draft runs, as in `placed`.
 
     Returns:
         Noted.
@@ -118,16 +129,22 @@ def decode(me, prompt, k, temperature, placement, max_new_tokens, seed):
     if "target" not in me.state:
         load(me)
     marks, ends, rounds = [], [], Trace()
-    target = Watched(me.state["target"], "compute", TARGET, marks)
-    drafter = drafter_on(me, placement)
+    target, drafter = placed(me, placement)
+    groups = {"all": me.group}
+    if target is not None:
+        if placement == "own rank":
+            groups["team"] = target.group
+        target = Watched(target, "compute", TARGET, marks)
     if drafter is not None:
         drafter = Watched(drafter, "draft", DRAFTER, marks)
-    me.group.calls.clear()
+    for group in groups.values():
+        group.calls.clear()
     for r in rounds_on_ranks(me, target, drafter, prompt, k=k, seed=seed,
                              sampling=Sampling(temperature),
                              max_new_tokens=max_new_tokens):
         rounds.append(r)
         ends.append(time.perf_counter())
-    later = [call for call in me.group.calls if call.started >= ends[0]]
+    later = {name: [call for call in group.calls if call.started >= ends[0]]
+             for name, group in groups.items()}
     return Noted([token for r in rounds for token in r.tokens], rounds[1:], ends[0],
                  ends[-1], later, [m for m in marks if m.began >= ends[0]])
