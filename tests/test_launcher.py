@@ -103,6 +103,26 @@ def test_ranks_see_the_kernels_environment_and_folder_of_today(kernel, tmp_path)
     assert text.count(f"('yes', '{tmp_path}')") == 2
 
 
+def test_ranks_find_the_modules_that_the_notebook_finds(kernel, tmp_path):
+    """Its own folder, and what it puts on sys.path after the ranks have started."""
+    beside, added = tmp_path / "notebooks", tmp_path / "added"
+    for folder, name in ((beside, "beside"), (added, "added")):
+        folder.mkdir()
+        (folder / f"{name}_module.py").write_text("def times(me):\n"
+                                                  "    return 3 * me.rank\n")
+    kernel.ok(f"import sys\nbefore, path = os.getcwd(), sys.path[:]\n"
+              f"os.chdir({str(beside)!r}); sys.path += ['../added']\n"
+              "import added_module, beside_module")
+    text = kernel.ok("print(w.run(beside_module.times), w.run(added_module.times))")
+    kernel.ok("os.chdir(before); sys.path[:] = path")
+    assert text == "[0, 3] [0, 3]\n"
+
+
+def test_a_child_that_a_rank_forks_does_not_answer_for_it(kernel):
+    assert "[False, False]" in kernel.ok("w.run(lambda me: os.fork() == 0)")
+    assert "[0, 1]" in kernel.ok("w.run(lambda me: me.rank)")
+
+
 def test_prints_appear_live_tagged_and_in_their_cell(kernel):
     cell = kernel.start(
         "import sys, subprocess\ndef talk(me):\n"

@@ -40,6 +40,27 @@ def test_a_killed_kernel_leaves_nothing(kernel, stuck):
     assert left_over(processes) == []
 
 
+CHILDREN = """
+def start(me):
+    import subprocess
+    forked = os.fork()
+    if not forked:
+        time.sleep(600)
+    return forked, subprocess.Popen(["sleep", "600"]).pid
+print(*[pid for pids in w.run(start) for pid in pids])
+"""
+
+
+@pytest.mark.parametrize("end", ["w.restart()", "w.close()", "a killed kernel",
+                                 "w.run(lambda me: os._exit(3), timeout=5)"])
+def test_what_ranks_have_started_ends_with_them(kernel, end):
+    kernel.ok(START)
+    children = [psutil.Process(int(pid)) for pid in kernel.ok(CHILDREN).split()]
+    assert len(children) == 4 and all(p.is_running() for p in children)
+    kernel.kill() if end == "a killed kernel" else kernel.run(end)
+    assert left_over(children) == []
+
+
 @pytest.mark.slow
 def test_a_restart_leaves_nothing_and_starts_afresh(kernel):
     cell = kernel.start(START)

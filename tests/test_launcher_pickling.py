@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nds_helpers.distributed import pickling
+from nds_helpers.parallel import SoloGroup
 
 CELL = ["def work(me):\n", "    def inner():\n", "        raise ValueError(me)\n",
         "    return inner\n"]
@@ -56,6 +57,11 @@ def test_heavy_calls_name_their_heaviest_part(monkeypatch, work):
         pickling.dump_call(work, (1, heavy), {})
     with pytest.warns(UserWarning, match="2 MB of it the argument 'x'"):
         pickling.dump_call(work, (), {"x": heavy})
+
+
+def test_a_group_stays_on_its_rank():
+    with pytest.raises(TypeError, match="a group can't leave its rank"):
+        pickling.dump_result([SoloGroup()])
 
 
 def back(value):

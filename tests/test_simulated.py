@@ -152,6 +152,50 @@ def test_a_rank_cannot_catch_its_own_end():
     assert ended == ["left"]
 
 
+def test_a_rank_that_ignores_its_end_ends_all_the_same():
+    threads = []
+
+    def work(me):
+        threads.append(threading.current_thread())
+        try:
+            me.group.barrier()
+        finally:
+            me.group.barrier()
+
+    with pytest.raises(RankError):
+        simulate(lambda me: work(me) if me.rank == 0 else [][0], 2)
+    assert not threads[0].is_alive()
+
+
+def test_a_group_works_in_its_own_rank_alone():
+    """Neither when simulate has ended, well or badly, nor on another rank or thread."""
+    groups, refused = [], []
+
+    def ask(group):
+        with pytest.raises(RuntimeError, match="belongs to simulated rank 0, and work"):
+            group.barrier()
+        refused.append(group)
+
+    def work(me, last):
+        groups.append(me.group)
+        me.group.barrier()
+        if me.rank == 1:
+            ask(groups[0])
+        other = threading.Thread(target=ask, args=(groups[0],), daemon=True)
+        other.start()
+        other.join(10)
+        return last[me.rank]
+
+    simulate(work, 2, [0, 1])
+    for _ in range(2):
+        ask(groups[0])
+    del groups[:]
+    with pytest.raises(RankError):
+        simulate(work, 2, [0])
+    ask(groups[0])
+    assert len(refused) == 9
+
+
 @pytest.mark.parametrize("early", [0, 1, 2])
 def test_a_rank_that_returns_while_others_wait_is_named(early):
     def work(me):

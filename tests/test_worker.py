@@ -12,6 +12,7 @@ import torch
 from nds_helpers.distributed import holdings, joining, output, worker
 from nds_helpers.distributed.plan import Plan
 from nds_helpers.distributed.position import describe, stack_below
+from nds_helpers.parallel import Rank
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,10 +62,16 @@ class Silent(Exception):
         raise RuntimeError
 
 
+class Leaving(Exception):
+    def __str__(self):
+        raise SystemExit
+
+
 @pytest.mark.parametrize("error, cause", [
     (KeyError("x"), "KeyError: 'x'"), (SystemExit(), "SystemExit"),
     (SystemExit(3), "SystemExit: 3"), (ValueError(""), "ValueError"),
-    (Silent(), "Silent: its message can't be shown")])
+    (Silent(), "Silent: its message can't be shown"),
+    (Leaving(), "Leaving: its message can't be shown")])
 def test_a_cause_is_one_line(error, cause):
     assert worker.cause_of(error) == cause
 
@@ -158,3 +165,14 @@ def test_bytes_of_what_is_held_count_each_storage_once():
     loop = []
     loop.append(loop)
     assert holdings.held_bytes(loop) == 0
+
+
+class Touchy:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def test_what_cannot_be_looked_into_is_listed_all_the_same():
+    me = Rank(1, 2, torch.device("cpu"), None, {"odd": Touchy(), "own": torch.ones(2)})
+    (_, name, kind, size), (*_, known) = holdings.holdings(me)
+    assert (name, kind) == ("odd", "Touchy") and size != size and known == 2**-17

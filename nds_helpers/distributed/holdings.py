@@ -1,5 +1,6 @@
 """What a rank keeps in `me.state`: listed and freed on demand. Runs on the ranks."""
 import gc
+import math
 
 import torch
 
@@ -10,8 +11,19 @@ def holdings(me):
     Returns:
         list of (rank, name, type's name, megabytes).
     """
-    return [(me.rank, str(name), type(value).__name__, held_bytes(value) / 2**20)
+    return [(me.rank, str(name), type(value).__name__, megabytes(value))
             for name, value in me.state.items()]
+
+
+def megabytes(value):
+    """What a value holds; nan where it can't be looked into.
+
+    An error here would end the ranks, and all that they hold.
+    """
+    try:
+        return held_bytes(value) / 2**20
+    except Exception:  # some objects raise whatever they are asked for
+        return math.nan
 
 
 def free(me, *names):

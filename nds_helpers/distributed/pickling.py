@@ -6,7 +6,9 @@ file's name and its lines go along, so that a rank's traceback shows the cell.
 """
 import io
 import linecache
+import os
 import pickle
+import sys
 import types
 import warnings
 from contextlib import suppress
@@ -30,7 +32,7 @@ class CallPickler(cloudpickle.Pickler):
         """What pickle asks first, for every object."""
         if not isinstance(value, types.CodeType):
             return super().reducer_override(value)
-        from nds_helpers.parallel.positions import cell_name  # imports torch
+        from nds_helpers.parallel.tracebacks import cell_name  # imports torch
 
         name = cell_name(value.co_filename)
         if name not in self.sources:
@@ -48,7 +50,8 @@ def dump_call(fn, args, kwargs):
     """One call as bytes.
 
     Returns:
-        (header, payload): the pickled source lines, and the pickled call.
+        (header, payload): the pickled source lines and search path, and the pickled
+        call.
 
     Raises:
         TypeError: something in the call can't be pickled; the sentence names it.
@@ -64,12 +67,18 @@ def dump_call(fn, args, kwargs):
     payload = buffer.getbuffer()
     if len(payload) > HEAVY:
         warn_of_weight(fn, args, kwargs, len(payload))
-    return pickle.dumps(pickler.sources), payload
+    return pickle.dumps((pickler.sources, search_path())), payload
+
+
+def search_path():
+    """Where this process looks for modules, such as the notebook's own folder."""
+    return [os.path.abspath(folder) for folder in sys.path]  # "" is the current one
 
 
 def load_call(header, payload):
     """The call that `dump_call` packed; its source lines go to the line cache."""
-    for name, lines in pickle.loads(header).items():
+    sources, sys.path[:] = pickle.loads(header)
+    for name, lines in sources.items():
         # Without a time of change (None) checkcache never looks for a file.
         linecache.cache[name] = sum(map(len, lines)), None, lines, name
     return pickle.loads(payload)

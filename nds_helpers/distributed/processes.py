@@ -3,7 +3,7 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from . import output, worker
 from .position import Position
@@ -151,7 +151,7 @@ class RankProcess:
                 return self.control.recv()
         except (EOFError, OSError):
             return Position("was dead already")
-        return Position("did not say where it stood (busy in C code)")
+        return Position("did not say where it stood (busy in C code, or stopped)")
 
     def print_output(self):
         """Prints what has arrived; False once the pipe's other end is closed."""
@@ -171,12 +171,18 @@ class RankProcess:
         return f"its process ended with exit code {code}"
 
     def end(self):
-        """Kills the process; safe to call again, or where it never started."""
+        """Kills the process and what it has started; safe to call again.
+
+        Its group outlives it for as long as a child does.
+        """
         self._close_far_ends()
         for pipe in (self.calls, self.control, self.output, self.life):
             pipe.close()
         if self.process.pid is not None:
             self.process.kill()
+            if hasattr(os, "killpg"):
+                with suppress(OSError):  # there is no such group (any more)
+                    os.killpg(self.process.pid, signal.SIGKILL)
 
     def wait_for_end(self, seconds=5):
         """Waits until the process is gone, and forgets it."""

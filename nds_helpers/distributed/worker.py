@@ -66,6 +66,8 @@ def main(seat):
     """A rank's life: joins the group, then answers calls until its pipe closes."""
     global inside_rank, idle
     inside_rank = True
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # a group of its own: what this rank starts ends with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel decides what ends
     die_with_kernel(seat.life)
     watch_kernel(seat.control)
@@ -80,16 +82,27 @@ def main(seat):
     idle = Position("had returned")
     answer(seat.calls, "done", b"")
     me.report = partial(send_report, seat.calls)  # a list here would die with the rank
+    own = os.getpid()
     while True:
         try:
             header, payload = seat.calls.recv_bytes(), seat.calls.recv_bytes()
         except EOFError:
-            return
-        answer(seat.calls, *run_call(me, header, payload))
+            end_with_children()
+        reply = run_call(me, header, payload)
+        if os.getpid() != own:
+            os._exit(0)  # a child that the function has forked: its parent answers
+        answer(seat.calls, *reply)
+
+
+def end_with_children():
+    """Ends this process and all that it has started."""
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 def die_with_kernel(life):
-    """Lets Linux end this process (SIGIO) when the kernel's end of a pipe closes.
+    """Lets Linux end this process group (SIGIO) when the kernel's end of a pipe closes.
 
     The control thread does the same, but can't while C code holds the interpreter's
     lock.
@@ -99,7 +112,7 @@ def die_with_kernel(life):
     import fcntl
 
     signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(life.fileno(), fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life.fileno(), fcntl.F_SETOWN, -os.getpgrp())
     flags = fcntl.fcntl(life.fileno(), fcntl.F_GETFL)
     fcntl.fcntl(life.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
 
@@ -120,7 +133,7 @@ def watch_kernel(control):
                 stack = stack_below(frame, run_call.__code__)
                 control.send(describe(stack) if stack else idle)
             except (EOFError, OSError):  # the kernel is gone, or has let go of us
-                os._exit(0)
+                end_with_children()
 
     threading.Thread(target=watch, name="control", daemon=True).start()
 
@@ -194,7 +207,7 @@ def cause_of(error):
     """An exception in one line: its type and the first line of its message."""
     try:
         lines = str(error).splitlines()
-    except Exception:
+    except BaseException:
         lines = ["its message can't be shown"]
     name = type(error).__name__
     return f"{name}: {lines[0]}" if lines and lines[0] else name

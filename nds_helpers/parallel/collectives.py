@@ -200,6 +200,10 @@ class Group:
     def close(self):
         """Lets go of what the group holds; afterwards it can't be used."""
 
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a group can't leave its rank (me and me.group stay there); "
+                        "return what was computed instead")
+
     def _timed(self, move, request, sent):
         """Moves the data, and records the call."""
         started = time.perf_counter()

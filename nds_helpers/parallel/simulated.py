@@ -14,9 +14,9 @@ from numbers import Integral
 import torch
 
 from .collectives import Group, fresh, sum_of
-from .positions import describe_stack, outside, stack_below, user_traceback
 from .ranks import Rank, RankError
 from .request import ALIKE
+from .tracebacks import describe_stack, outside, stack_below, user_traceback
 
 TICK = 0.1  # seconds between looks for an interrupt (Windows needs them)
 FAREWELL = 1.0  # seconds at most that a rank's thread is given to end
@@ -130,7 +130,16 @@ class Runner:
 
         Returns:
             list of their tensors.
+
+        Raises:
+            RuntimeError: this is another thread, or simulate has ended long ago.
         """
+        if threading.current_thread() is not self._thread:
+            raise RuntimeError(
+                f"this group belongs to simulated rank {self.rank}, and works in that "
+                "rank's function alone, until it returns; use me.group there.")
+        if self._ending:  # the function goes on although it was told to end
+            raise Ended
         self.request, self.members = request, members
         self._back.release()
         self._take_baton()
