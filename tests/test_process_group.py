@@ -38,6 +38,24 @@ def test_a_process_group_of_some_ranks(tmp_path):
     assert results == [(0, 2, None), None, (1, 2, [0, 2])]
 
 
+def from_other_roots():
+    """What a group says to broadcasts from different ranks, if calls are compared."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    group = DistributedGroup()
+    group.barrier()
+    try:
+        group.broadcast(torch.ones(2), source=group.rank)
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_other_roots_are_named_where_calls_are_compared(tmp_path):
+    first, second = run_ranks(from_other_roots, 2, tmp_path)
+    assert first == second
+    assert first.startswith("rank 0 called broadcast of float32 [2] on cpu, root 0; "
+                            "rank 1 called broadcast of float32 [2] on cpu, root 1; ")
+
+
 def connected():
     """What connect gives for each kind, and what it refuses."""
     kinds = [type(connect(kind, torch.device("cpu"))) for kind in ("shared", "gloo")]

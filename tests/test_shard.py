@@ -8,7 +8,7 @@ from helpers import generator
 from shards import NARROW, ODD, SHAPES, WIDE, assert_walks_equal, random_decoder, walk
 
 from nds_helpers.decoding import Sampling, autoregressive
-from nds_helpers.models import load_pair
+from nds_helpers.models import int8, load_pair
 from nds_helpers.parallel import (
     RankError,
     SoloGroup,
@@ -205,6 +205,19 @@ def test_only_a_whole_decoder_and_a_group_are_taken(odd):
         shard_model(odd, 2)
     with pytest.raises(ValueError, match="all-reduce, sequence; got 'ring'"):
         shard_model(odd, SoloGroup(), "ring")
+
+
+@pytest.mark.skipif(not int8.works(), reason="no int8 on this processor")
+def test_int8_weights_are_not_cut():
+    small = int8.quantise(random_decoder(ODD).float())
+    with pytest.raises(TypeError, match="can't cut int8 weights; give it the model"):
+        shard_model(small, SoloGroup())
+
+
+def test_a_shard_is_not_quantised(odd):
+    """Its linears would sum no more."""
+    with pytest.raises(TypeError, match="can't replace a ColumnParallel, which works"):
+        int8.quantise(shard_model(odd, SoloGroup()))
 
 
 def test_a_group_of_another_size_is_refused(odd):

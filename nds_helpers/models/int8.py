@@ -86,7 +86,14 @@ def quantise(model):
 
     Returns:
         The same model.
+
+    Raises:
+        TypeError: a linear does more than multiply, as those of a shard do.
     """
+    for child in model.modules():
+        if isinstance(child, Linear) and type(child).forward is not Linear.forward:
+            raise TypeError(f"quantise can't replace a {type(child).__name__}, which "
+                            "works with other ranks; it takes whole models.")
     if not works():
         warnings.warn("int8 isn't available on this processor: the weights stay "
                       "float32.", stacklevel=2)

@@ -3,6 +3,7 @@ import torch
 import torch.distributed as dist
 
 from .collectives import Group, fresh
+from .request import unlike
 
 
 class DistributedGroup(Group):
@@ -11,7 +12,8 @@ class DistributedGroup(Group):
     gloo takes tensors on the CPU and on GPUs (it copies those to the CPU and back),
     NCCL on GPUs only. Neither compares what the ranks call: a mismatch hangs, aborts
     or gives wrong numbers, unless `dist.set_debug_level(dist.DebugLevel.DETAIL)` is
-    on before the process group is made. They carry neither int16 nor float8.
+    on before the process group is made. That doesn't see other roots, so then all
+    calls are compared here too. They carry neither int16 nor float8.
 
     The order in which gloo sums over more than two ranks depends on the length of
     the message: the last bits of a row may differ with the rows beside it. NCCL
@@ -25,6 +27,18 @@ class DistributedGroup(Group):
         super().__init__(dist.get_rank(process_group),
                          dist.get_world_size(process_group))
         self._peers = process_group
+
+    def _timed(self, move, request, sent):
+        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+            self._compare(str(request))
+        return super()._timed(move, request, sent)
+
+    def _compare(self, call):
+        """Refuses to go on where the ranks call different things."""
+        calls = [None] * self.size
+        dist.all_gather_object(calls, call, group=self._peers)
+        if calls.count(call) < self.size:
+            raise unlike(calls)
 
     def _all_reduce(self, request):
         total = fresh(request.x)

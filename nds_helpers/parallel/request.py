@@ -38,6 +38,16 @@ ALIKE = ("every rank must make the same call, with the same shapes and types (fo
          "pieces of different sizes, pass sizes)")
 
 
+def unlike(calls):
+    """The RuntimeError for ranks that call different things.
+
+    Args:
+        calls: list of str, every rank's Request as text.
+    """
+    said = "; ".join(f"rank {r} called {call}" for r, call in enumerate(calls))
+    return RuntimeError(f"{said}; {ALIKE}")
+
+
 def tensor(operation, x):
     """x without its gradient, where it is a tensor."""
     if not isinstance(x, torch.Tensor):

@@ -15,6 +15,7 @@ from nds_helpers.models.checkpoint import (
     whole_shapes,
 )
 from nds_helpers.models.config import read_config
+from nds_helpers.models.int8 import Int8Linear
 
 from .collectives import Group
 from .layers import (
@@ -171,12 +172,15 @@ def shard_model(model, group, scheme="all-reduce"):
         ShardedDecoder, whose weights are copies.
 
     Raises:
-        TypeError: the model isn't a Decoder, or is sharded already.
+        TypeError: the model isn't a Decoder, or is sharded or quantised already.
         ValueError: there are more ranks than query heads.
     """
     if not isinstance(model, Decoder) or isinstance(model, ShardedDecoder):
         raise TypeError(f"shard_model cuts a whole Decoder; got a "
                         f"{type(model).__name__}.")
+    if any(isinstance(module, Int8Linear) for module in model.modules()):
+        raise TypeError("shard_model can't cut int8 weights; give it the model as it "
+                        "was before quantise.")
     shard = empty_shard(model.config, group, scheme)
 
     def pieces():

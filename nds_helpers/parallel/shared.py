@@ -29,7 +29,7 @@ import torch.distributed as dist
 from .collectives import Group, fresh, sum_of
 from .mapping import map_together
 from .process_group import process_subgroup
-from .request import ALIKE
+from .request import unlike
 
 CHUNK = 2**20  # bytes of a slot; longer messages take several steps
 CALL = 512  # bytes for the text of a call
@@ -207,9 +207,7 @@ class SharedMemoryGroup(Group):
         """Refuses to go on where the ranks call different things."""
         calls = [self._memory[self._call_at(r, self._step)] for r in range(self.size)]
         if calls.count(calls[0]) < self.size:
-            said = "; ".join(f"rank {r} called {call.decode().rstrip()}"
-                             for r, call in enumerate(calls))
-            raise RuntimeError(f"{said}; {ALIKE}")
+            raise unlike([call.decode().rstrip() for call in calls])
 
     def _meet(self, request):
         """Raises this rank's flag, and waits until all flags are up."""
