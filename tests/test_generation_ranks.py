@@ -87,7 +87,7 @@ def test_one_rank_drafts_for_a_team_of_two(backend):
 
 
 @pytest.mark.parametrize("placement, dying", [
-    ("rank 0", 1), ("sharded", 1), ("own rank", 0), ("own rank", 1)])
+    ("rank 0", 1), ("own rank", 0), ("own rank", 1)])
 def test_what_was_committed_survives_a_rank_that_dies(placement, dying):
     def generate_and_die(me):
         load(me)

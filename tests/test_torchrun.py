@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import generator
 
+from nds_helpers.decoding import ModelDrafter, Sampling, speculative
 from nds_helpers.distributed import torchrun
 from nds_helpers.distributed.plan import Plan
 from nds_helpers.distributed.rendezvous import interface_towards
+from nds_helpers.models import load_pair
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """
@@ -42,6 +45,29 @@ except ValueError as error:
 """
 FIRST = "first [(0, [3.0, 3.0], 'x', 1), (1, [3.0, 3.0], 'x', 1)]"
 SECOND = "second [(0, [3.0, 3.0], 'y', 2), (1, [3.0, 3.0], 'y', 2)]"
+GENERATION = """
+import sys
+from nds_helpers.decoding import ModelDrafter, Sampling
+from nds_helpers.distributed import Workers, speculative_on_ranks
+from nds_helpers.models import load_pair
+from nds_helpers.parallel import shard_model
+
+def generate(me, own_rank, logits):
+    pair = load_pair("tiny")
+    team = me.group.subgroup([1]) if own_rank else me.group
+    target = shard_model(pair.target.double(), team) if team else None
+    drafter = ModelDrafter(pair.draft.double()) if me.rank == 0 else None
+    return speculative_on_ranks(
+        me, target, drafter, [17, 300, 5, 41, 77], k=4, max_new_tokens=16, seed=3,
+        sampling=Sampling(0.8), logits=logits).tokens.tolist()
+
+with Workers(2, "gloo") as workers:
+    for own_rank in (False, True):
+        for logits in ("gathered", "sliced"):
+            found = workers.run(generate, own_rank, logits)
+            sys.stdout.write(f"{found}\\n")
+            sys.stdout.flush()
+"""
 LOOP = """
 import time
 import torch
@@ -82,6 +108,17 @@ def test_two_ranks_on_this_machine(tmp_path):
     assert text.count(FIRST) == text.count(SECOND) == 2, text
     assert text.count("torchrun has started 2 ranks, but this asks for 3") == 2
     assert text.count("2 ranks under torchrun; on this machine: 2 ranks over ") == 2
+
+
+def test_a_generation_is_that_of_one_device(tmp_path):
+    """Each rank prints the four lists of both ranks' tokens."""
+    pair = load_pair("tiny")
+    tokens = speculative(
+        pair.target.double(), ModelDrafter(pair.draft.double()), [17, 300, 5, 41, 77],
+        k=4, max_new_tokens=16, sampling=Sampling(0.8), generator=generator(3)).tokens
+    text = output(start(GENERATION, "--standalone", "--nproc-per-node", "2",
+                        folder=tmp_path))
+    assert text.count(str([tokens.tolist()] * 2)) == 2 * 4, text
 
 
 @pytest.fixture
