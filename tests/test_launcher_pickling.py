@@ -78,11 +78,14 @@ def test_results_lose_history_and_what_they_are_views_of():
 
 @pytest.mark.parametrize("value", [
     torch.tensor(3), torch.empty(0, 4), torch.ones(3, 2).T, torch.ones(2).bfloat16(),
-    torch.tensor([True, False]), torch.ones(4)[::2], torch.eye(2).to_sparse()])
-def test_any_tensor_comes_back_as_it_was(value):
-    found = back(value)
-    assert found.dtype == value.dtype and found.layout == value.layout
-    assert torch.equal(found.to_dense(), value.to_dense())
+    torch.tensor([True, False]), torch.ones(4)[::2], torch.eye(2).to_sparse(),
+    torch.tensor(3, dtype=torch.uint16), torch.empty(0, 2).to(torch.float8_e5m2),
+    torch.ones(3, 2).T.to(torch.float8_e4m3fn), torch.ones(2, dtype=torch.uint64)])
+def test_any_tensor_goes_there_and_comes_back_as_it_was(value):
+    header, payload = pickling.dump_call(print, (value,), {})
+    for found in (back(value), pickling.load_call(header, payload)[1][0]):
+        assert (found.dtype, found.layout) == (value.dtype, value.layout)
+        assert torch.equal(found.to_dense().double(), value.to_dense().double())
 
 
 def test_modules_keep_their_parameters():

@@ -30,6 +30,10 @@ class CallPickler(cloudpickle.Pickler):
 
     def reducer_override(self, value):
         """What pickle asks first, for every object."""
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return reduced(value)
         if not isinstance(value, types.CodeType):
             return super().reducer_override(value)
         from nds_helpers.parallel.tracebacks import cell_name  # imports torch
@@ -163,8 +167,28 @@ class ResultPickler(cloudpickle.Pickler):
         import torch
 
         if isinstance(value, torch.Tensor):
-            return on_cpu(value).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            return reduced(on_cpu(value))
         return super().reducer_override(value)
+
+
+def reduced(tensor):
+    """How pickle takes a tensor apart.
+
+    torch 2.13 can't undo that for its newer dtypes: those travel as bytes.
+    """
+    import torch
+
+    dtype = tensor.dtype
+    float8 = dtype.is_floating_point and dtype.itemsize == 1
+    if not float8 and dtype not in (torch.uint16, torch.uint32, torch.uint64):
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return from_bytes, (flat, dtype, tensor.shape)
+
+
+def from_bytes(flat, dtype, shape):
+    """A tensor of a newer dtype, put together again."""
+    return flat.view(dtype).view(shape)
 
 
 def on_cpu(tensor):
