@@ -1,4 +1,6 @@
 """nbgrader's steps around the run: mend a submission, hide tests, sign a release."""
+import re
+
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import ClearHiddenTests, NbGraderPreprocessor
@@ -15,8 +17,9 @@ class MendCells(NbGraderPreprocessor):
 
     Without it nbgrader leaves a submission with a duplicated cell ungraded, and one
     without a test cell too. Of a duplicated cell the last copy is the one that
-    counts, as for Python; a missing cell returns to its place, before the next cell
-    that is still there.
+    counts, as for Python. A missing cell returns to its place, before the next cell
+    that is still there; but no answer in code does: it may stand in a cell that has
+    lost its metadata, and the empty one would undo it.
     """
 
     def preprocess(self, nb, resources):
@@ -49,7 +52,7 @@ class MendCells(NbGraderPreprocessor):
             names = [grade_id(c) for c in nb.cells]
             if grade_id(cell) in names:
                 where = names.index(grade_id(cell))
-            else:
+            elif cell.cell_type == "markdown" or not is_solution(cell):
                 self.log.warning("%s was missing and is added back", grade_id(cell))
                 nb.cells.insert(where, cell)
 
@@ -86,7 +89,7 @@ class HideTests(NbGraderPreprocessor):
                 clear.preprocess_cell(cell, resources, 0)
             else:
                 cell.outputs = [o for o in cell.outputs
-                                if not any(line in str(o) for line in secrets)]
+                                if not any(line in text_of(o) for line in secrets)]
         return nb, resources
 
 
@@ -94,6 +97,13 @@ def hidden_lines(source):
     """The lines of a cell's hidden tests that are long enough to know them again."""
     inside = source.partition(BEGIN)[2].partition(END)[0]
     return [line.strip() for line in inside.splitlines() if len(line.strip()) > 12]
+
+
+def text_of(output):
+    """All text that an output shows, without colours."""
+    parts = [output.get("text", ""), *output.get("traceback", []),
+             *map(str, output.get("data", {}).values())]
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(parts))
 
 
 def verdict(error):

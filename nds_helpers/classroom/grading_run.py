@@ -9,6 +9,8 @@ from nbgrader.preprocessors import Execute
 from nbgrader.utils import is_grade
 from traitlets import default
 
+from .grading_precheck import grade_id
+
 LIMIT = re.compile(r"^# at most (\d+) s$", re.M)
 # exit() in an answer would end the kernel behind the cell; here it does nothing.
 PRELUDE = "get_ipython().ask_exit = lambda: None"
@@ -18,8 +20,10 @@ class RunEveryCell(Execute):
     """nbgrader's Execute stops at a dead kernel. This one starts another.
 
     Earlier cells then run again, without those that hung or killed a kernel and
-    without the tests, whose marks stand. A locked cell may set its own limit with a
-    line `# at most 90 s`; for the others `timeout` holds.
+    without the tests, whose marks stand. The checks for students (`..._check`) don't
+    run at all: they give no points, and an endless answer would cost its time twice.
+    A locked cell may set its own limit with a line `# at most 90 s`; for the others
+    `timeout` holds.
     """
 
     @default("timeout_func")
@@ -48,7 +52,8 @@ class RunEveryCell(Execute):
     def preprocess_cell(self, cell, resources, index):
         """Runs one cell, whatever happens in it."""
         self._check_assign_resources(resources)
-        self._run(cell, index)
+        if not str(grade_id(cell)).endswith("_check"):
+            self._run(cell, index)
         if is_grade(cell) and cell.cell_type == "code":  # a warning costs nothing
             cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
         return cell, self.resources
@@ -70,11 +75,13 @@ class RunEveryCell(Execute):
         cell.outputs = [new_output("error", ename=kind, evalue=words,
                                    traceback=[f"{kind}: {words}"])]
         self.lost.add(index)
+        usual, self.shutdown_kernel = self.shutdown_kernel, "immediate"
         self._cleanup_kernel()
+        self.shutdown_kernel = usual
         self.create_kernel_manager()
         self.start_new_kernel()
         self.start_new_kernel_client()
         for place, before in enumerate(self.nb.cells[:index]):
             if place not in self.lost and not is_grade(before):
-                self._run(copy.deepcopy(before), place)
+                self.preprocess_cell(copy.deepcopy(before), self.resources, place)
                 self.nb.cells[place] = before  # with the outputs of its first run
