@@ -74,7 +74,7 @@ def test_live_figure_shows_acceptance_speed_and_phases(recorded):
 @pytest.mark.parametrize("speedup, side", [(1.3, "faster"), (0.8, "slower")])
 def test_description_names_the_numbers(speedup, side):
     said = speedups.describe_live(a_record(speedup=speedup))
-    assert "K = 4, temperature 0.7, draft on rank 0: 3.0 tokens a round" in said
+    assert "K = 4, temperature 0.7, draft: rank 0. 3.0 tokens a round" in said
     assert f"{speedup:.2f} times plain decoding on the same ranks ({side})" in said
     assert "rank 0 idles 0%, rank 1 idles 20%." in said
 
@@ -107,7 +107,7 @@ def test_sliders_call_the_ranks_and_start_none(pair, monkeypatch):
         (1, 1.5, "sharded")]
     assert all(len(r["phases"]) == 2 for r in explorer.records.values())
     assert bytes(explorer.picture.value).startswith(PNG)
-    assert "K = 1, temperature 1.5, draft on sharded" in explorer.caption.value
+    assert "K = 1, temperature 1.5, draft: sharded" in explorer.caption.value
     with pytest.raises(RuntimeError, match="these workers are closed"):
         explorer.sliders["k"].value = 2
     assert "these workers are closed" in explorer.caption.value

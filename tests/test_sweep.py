@@ -25,9 +25,10 @@ def measured(monkeypatch):
     """Replaces measuring by a made-up record; the list tells what was measured."""
     settings = []
 
-    def one(setting, workers, pair):
+    def one(setting, workers, pair, prompts):
         settings.append(setting)
-        return setting._asdict() | sweep.REQUEST | {"seconds": len(settings)}
+        return (setting._asdict() | sweep.request_of(prompts, sweep.TOKENS)
+                | {"seconds": len(settings)})
 
     monkeypatch.setattr(sweep, "one", one)
     monkeypatch.setattr(machine, "facts", lambda: {"cores": 2, "threads torch uses": 2})
@@ -98,10 +99,9 @@ def test_of_two_records_the_later_counts(path):
     assert [record["seconds"] for record in sweep.read(path)] == [2]
 
 
-def test_runs_of_other_texts_are_measured_again(path, measured, monkeypatch):
+def test_runs_of_other_texts_are_measured_again(path, measured):
     run(path)
-    monkeypatch.setattr(sweep, "REQUEST", sweep.REQUEST | {"tokens": 99})
-    run(path)
+    run(path, prompts=["one text"])
     assert measured == 2 * SETTINGS and len(sweep.read(path)) == len(SETTINGS)
 
 

@@ -74,7 +74,7 @@ def ranks_explorer(workers, pair, recorded, k=4, temperature=0.7,
             value=temperature, min=0.0, max=2.0, step=0.1, readout_format=".1f",
             description="temperature"),
         placement=widgets.Dropdown(value=placement, options=sweep.PLACEMENTS,
-                                   description="draft on"))
+                                   description="draft"))
 
 
 def alike(record, recorded):
@@ -134,7 +134,7 @@ def describe_live(record):
         f"rank {rank} idles {phases['idle'] / sum(phases.values()):.0%}"
         for rank, phases in enumerate(record["phases"]))
     side = "slower" if record["speedup"] < 1 else "faster"
-    return (f"K = {record['k']}, temperature {record['temperature']:.1f}, draft on "
-            f"{record['placement']}: {record['committed'] / record['rounds']:.1f} "
+    return (f"K = {record['k']}, temperature {record['temperature']:.1f}, draft: "
+            f"{record['placement']}. {record['committed'] / record['rounds']:.1f} "
             f"tokens a round; {record['speedup']:.2f} times plain decoding on the same "
             f"ranks ({side}); {idle}.")

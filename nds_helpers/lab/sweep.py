@@ -26,7 +26,6 @@ TEMPERATURES = (0.0, 0.7, 1.4)
 PLACEMENTS = ("rank 0", "every rank", "sharded", "own rank")  # one rank: the first
 PROMPTS = ("KING HENRY.\n", "O Rose, ", "Enter the GHOST.\n", "Of Man's ")
 TOKENS, SEED = 48, 0
-REQUEST = dict(seed=SEED, prompts=len(PROMPTS), tokens=TOKENS)  # in every record
 DRAWN = (4, 0.7)  # K and temperature of the runs that keep their time lines
 DRAWN_SECONDS = 0.05  # so much of them
 
@@ -58,11 +57,11 @@ def grid(ks=KS, temperatures=TEMPERATURES, ranks=(1, 2), placements=PLACEMENTS):
             for placement in (placements if n > 1 else placements[:1])]
 
 
-def run(settings, path, teams, pair, tell=lambda done, total: None):
+def run(settings, path, teams, pair, tell=lambda done, total: None, prompts=PROMPTS):
     """Measures what the file doesn't hold yet; every record is written at once.
 
-    A record of other texts or lengths than today's isn't trusted: its setting is
-    measured again.
+    A record of another seed, or of other texts, doesn't count: its setting is measured
+    again.
 
     Args:
         settings: list of Setting.
@@ -70,19 +69,21 @@ def run(settings, path, teams, pair, tell=lambda done, total: None):
         teams: dict, number of ranks -> Workers that ran `watch.load`.
         pair: the same Pair, here.
         tell: called with (done, total) after each setting.
+        prompts: texts to begin with, as in `one`.
 
     Returns:
         list of records, of these settings only, in their order.
     """
     path = Path(path)
     mend(path)
+    request = request_of(prompts, TOKENS)
     known = {setting_of(record): record for record in read(path)
-             if REQUEST.items() <= record.items()}
+             if request.items() <= record.items()}
     facts = machine.facts() | {"load": load_average()}
     del facts["threads torch uses"]  # here; a rank has its own share of the cores
     for number, setting in enumerate(settings, 1):
         if setting not in known:
-            known[setting] = one(setting, teams[setting.ranks], pair) | {
+            known[setting] = one(setting, teams[setting.ranks], pair, prompts) | {
                 "machine": facts}
             append(path, known[setting])
         tell(number, len(settings))
@@ -114,8 +115,7 @@ def one(setting, workers, pair, prompts=PROMPTS, tokens=TOKENS):
     plain, fast = ([ranks[0] for ranks in runs[name]] for name in ("plain", "fast"))
     trace = sum((noted.trace for noted in fast), Trace())
     lanes = [phased(ranks) for ranks in runs["fast"]]
-    record = setting._asdict() | {
-        "seed": SEED, "prompts": len(prompts), "tokens": tokens,
+    record = setting._asdict() | request_of(prompts, tokens) | {
         "alpha": alpha(pair, prompts, plain, setting.temperature),
         "by_position": trace.by_position(), **counts(trace),
         "plain": statistics.median(noted.seconds for noted in plain),
@@ -126,6 +126,11 @@ def one(setting, workers, pair, prompts=PROMPTS, tokens=TOKENS):
     if setting[:2] == DRAWN:
         record["timeline"] = [short(lane) for lane in lanes[0]]
     return rounded(record)
+
+
+def request_of(prompts, tokens):
+    """What a record says of the texts that it was measured with."""
+    return {"seed": SEED, "prompts": len(prompts), "tokens": tokens}
 
 
 def alpha(pair, prompts, plain, temperature):
