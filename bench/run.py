@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 import collectives
+import ranks
 import report
 import tensor_parallel
 import torch
@@ -261,22 +262,27 @@ def main():
     best = max(greedy, key=lambda r: r["ratio"]["median"])["k"]
     duels = duel_rows(bench.measure(bench.duel_sides(best), size.duel_tokens, "duel"))
     quick = dict(turns=collectives.QUICK) if chosen.quick else {}
-    ranks = {"collectives": collectives.collective_rows(**quick)}
+    two = {"collectives": collectives.collective_rows(**quick)}
     quick = dict(turns=tensor_parallel.QUICK) if chosen.quick else {}
-    ranks["tensor parallel"] = tensor_parallel.tensor_parallel_rows(**quick)
+    two["tensor parallel"] = tensor_parallel.tensor_parallel_rows(**quick)
+    quick = ranks.QUICK if chosen.quick else {}
+    two["speculation on ranks"] = ranks.rank_rows(**quick)
     results = {
         "machine": machine.facts() | {"load at the start": round(load[0], 2)},
         "size": asdict(size), "quick": chosen.quick, "best_k": best,
-        "minutes": round((time.time() - began) / 60, 1), "rows": swept + duels} | ranks
+        "minutes": round((time.time() - began) / 60, 1), "rows": swept + duels} | two
     results["wanted"] = (report.wanted(results, bench.threads)
-                         + collectives.wanted(ranks["collectives"])
-                         + tensor_parallel.wanted(ranks["tensor parallel"]))
+                         + collectives.wanted(two["collectives"])
+                         + tensor_parallel.wanted(two["tensor parallel"])
+                         + ranks.wanted(two["speculation on ranks"]))
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     text = report.page(results, {
-        "Two ranks: an all-reduce": collectives.page(ranks["collectives"]),
+        "Two ranks: an all-reduce": collectives.page(two["collectives"]),
         "Two ranks of one thread beside one, plain decoding":
-            tensor_parallel.page(ranks["tensor parallel"])})
+            tensor_parallel.page(two["tensor parallel"]),
+        "Two ranks: speculation beside plain decoding, greedy":
+            ranks.page(two["speculation on ranks"])})
     (chosen.out / "results.md").write_text(text, encoding="utf-8")
     print(text)
 

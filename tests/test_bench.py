@@ -137,11 +137,13 @@ def test_the_page_names_every_wanted_line(run):
 
 def test_the_wanted_figures_are_those_of_the_rows(run, rows):
     figures = {line["figure"] for line in run[1]["wanted"]}
-    ranks = run[1]["collectives"], run[1]["tensor parallel"]
+    ranks = [run[1][table] for table in ("collectives", "tensor parallel",
+                                         "speculation on ranks")]
     assert figures <= ({r["ratio"]["median"] for r in rows}
                        | {r["off"] for r in rows if "off" in r}
                        | {r["ratio"]["median"] for r in ranks[0]}
-                       | {r["ratios"]["shared memory"]["median"] for r in ranks[1]})
+                       | {r["ratios"]["shared memory"]["median"] for r in ranks[1]}
+                       | {r["off"] for r in ranks[2]})
 
 
 def test_a_line_is_judged_at_the_default_threads_and_the_faster_ones_are_named(

@@ -1,0 +1,171 @@
+"""Speculation on two ranks beside plain decoding on two ranks and on one.
+
+    .venv/bin/python bench/ranks.py [--quick]
+"""
+import argparse
+import os
+from dataclasses import asdict
+from statistics import median
+
+import report
+
+from nds_helpers.decoding import Sampling, autoregressive, verify_tokens
+from nds_helpers.distributed import Workers, speculative_on_ranks
+from nds_helpers.lab import measure, watch
+from nds_helpers.lab.measure import Spread, seeded
+from nds_helpers.lab.quality import held_out_texts
+from nds_helpers.lab.sweep import PLACEMENTS
+from nds_helpers.models import Pair, load_pair, smollm2
+
+ONE, TWO = "plain, one rank", "plain, two ranks"
+PLAIN = ONE, TWO
+AHEAD = "own rank"  # the draft overlaps with the target: the formula isn't for it
+GREEDY = Sampling(0.0)
+K, GIVEN, TOKENS, TURNS = 4, 32, 48, 8
+QUICK = dict(pairs=("tiny",), turns=2, tokens=8)
+JUDGED, LEAST = "smollm2", 1.3
+
+
+def pairs_here():
+    """Names of the pairs on this machine: SmolLM2 where it has been fetched before."""
+    fetched = (smollm2.cache_folder() / smollm2.FOLDER).exists()
+    return ("tiny", "smollm2") if fetched else ("tiny",)
+
+
+def decode(me, side, prompt, tokens):
+    """One generation on this rank and the others.
+
+    Returns:
+        (seconds a token, ids, acceptance by position or None).
+    """
+    me.group.barrier()
+    if side in PLAIN:
+        taken, result = measure.timed(
+            autoregressive, me.state["target"], prompt, max_new_tokens=tokens,
+            sampling=GREEDY, generator=seeded(0))
+        return taken / len(result.tokens), result.tokens.tolist(), None
+    taken, result = measure.timed(
+        speculative_on_ranks, me, *watch.placed(me, side), prompt, k=K,
+        max_new_tokens=tokens, sampling=GREEDY)
+    return (taken / len(result.tokens), result.tokens.tolist(),
+            measure.rates(result.trace))
+
+
+def costs(me, side, context):
+    """The steps that the formula needs, on these ranks: as `measure.step_burst`."""
+    draft = me.state["draft_shard" if side == "sharded" else "draft"]
+    return measure.step_burst(Pair(me.state["target"], draft, None), K, context,
+                              GREEDY, verify_tokens)
+
+
+def measured(name, turns, tokens):
+    """All sides in turns, a prompt a turn, the order turned round every time.
+
+    Returns:
+        (side -> list of milliseconds a token, side -> list of predicted speedups over
+        plain decoding on two ranks, side -> list of texts).
+    """
+    pair = load_pair(name)
+    texts = (pair.encode(text[:1000])[:GIVEN] for text in held_out_texts())
+    prompts = [ids for ids in texts if len(ids) == GIVEN][:turns + 1]
+    sides = [*PLAIN, *PLACEMENTS]
+    times, said, predicted = ({side: [] for side in sides} for _ in range(3))
+    with Workers(1) as one, Workers(2) as two:
+        one.run(watch.load, name, timeout=300)
+        two.run(watch.load, name, timeout=300)
+        for turn, prompt in enumerate(prompts):
+            for side in sides[::-1] if turn % 2 else sides:
+                team = one if side == ONE else two
+                taken, ids, rates = team.run(decode, side, prompt, tokens,
+                                             timeout=300)[0]
+                if turn == 0:  # only warms up
+                    continue
+                times[side].append(1000 * taken)
+                said[side].append(ids)
+                if rates and side != AHEAD:
+                    middle = len(prompt) + tokens // 2
+                    steps = two.run(costs, side, middle, timeout=300)[0]
+                    predicted[side].append(measure.predict(rates, K, steps))
+    return times, predicted, said
+
+
+def rank_rows(pairs=None, turns=TURNS, tokens=TOKENS):
+    """One row for each pair and place of the draft.
+
+    Args:
+        pairs: names for `load_pair`; None for those of `pairs_here`.
+        turns: int, two or more, how often each side has its turn.
+        tokens: int, of a generation.
+
+    Returns:
+        list of dicts that JSON can hold: pair, k, load; sides, name -> Spread of
+        milliseconds a token (the place and both plain ones); over_two and
+        over_better, Spreads of the speedup over plain decoding on two ranks and over
+        the better of the plain ones; predicted, the Spread of what the formula says
+        of over_two, and off, by how much it is wrong in the median: both None where
+        it doesn't apply; same_texts, how many were plain decoding's own.
+    """
+    rows = []
+    for name in pairs or pairs_here():
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        times, predicted, said = measured(name, turns, tokens)
+        better = min(PLAIN, key=lambda side: median(times[side]))
+        for place in PLACEMENTS:
+            over = {base: [a / b for a, b in zip(times[base], times[place])]
+                    for base in PLAIN}
+            promised = predicted[place]
+            rows.append({
+                "table": "speculation on ranks", "pair": name, "place": place, "k": K,
+                "load": load, "better": better,
+                "sides": {side: asdict(Spread.of(times[side]))
+                          for side in (place, *PLAIN)},
+                "over_two": asdict(Spread.of(over[TWO])),
+                "over_better": asdict(Spread.of(over[better])),
+                "predicted": asdict(Spread.of(promised)) if promised else None,
+                "off": (median(p / r for p, r in zip(promised, over[TWO])) - 1
+                        if promised else None),
+                "same_texts": sum(a == b for a, b in zip(said[place], said[TWO])),
+                "texts": len(said[place])})
+    return rows
+
+
+def wanted(rows):
+    """The wanted figures beside the real ones, as `report.wanted` gives its own."""
+    lines = []
+    judged = [r for r in rows if r["pair"] == JUDGED]
+    if judged:
+        best = max(judged, key=lambda r: r["over_better"]["median"])
+        figure = best["over_better"]["median"]
+        lines.append({
+            "what": f"speculation on 2 ranks, K {K}, draft on {best['place']}, over "
+                    f"the better plain decoding ({JUDGED}: {best['better']})",
+            "wanted": f"at least {LEAST:g}x", "figure": figure,
+            "shown": report.times(best["over_better"]), "met": figure >= LEAST})
+    worst = max((r for r in rows if r["off"] is not None), key=lambda r: abs(r["off"]))
+    return [*lines, {
+        "what": "the formula's speedup on 2 ranks against the measured one",
+        "wanted": f"within {report.LIMIT:.0%}", "figure": worst["off"],
+        "shown": f"{worst['off']:+.0%} at worst ({worst['pair']}, draft on "
+                 f"{worst['place']})", "met": abs(worst["off"]) <= report.LIMIT}]
+
+
+def page(rows):
+    """The rows as a Markdown table."""
+    return report.table(
+        ["pair, K", "draft on", "ms a token", "plain, two ranks", "plain, one rank",
+         "speedup over two ranks", "formula", "off by", "over the better plain one",
+         "same texts"],
+        [(f"{r['pair']}, K {r['k']}", r["place"], report.spread(r, r["place"]),
+          report.spread(r, TWO), report.spread(r, ONE), report.times(r["over_two"]),
+          report.times(r["predicted"]) if r["predicted"] else "",
+          f"{r['off']:+.0%}" if r["predicted"] else "",
+          report.times(r["over_better"]), f"{r['same_texts']} of {r['texts']}")
+         for r in rows])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Measure speculation on two ranks.")
+    parser.add_argument("--quick", action="store_true",
+                        help="a few turns only: shows that it runs, not how fast")
+    found = rank_rows(**QUICK if parser.parse_args().quick else {})
+    print(page(found), *wanted(found), sep="\n")
