@@ -14,7 +14,7 @@ WAYS = ["gathered", "sliced"]
 SAMPLINGS = [Sampling(0.0), Sampling(0.8), Sampling(1.0, top_k=4),
              Sampling(0.7, top_k=6, top_p=0.7)]
 PROMPTS = [[1 + i % 12, i * i % V, (7 * i) % V] for i in range(20)]
-REQUEST = dict(k=3, max_new_tokens=30, sampling=Sampling(0.8))
+REQUEST = dict(k=3, max_new_tokens=20, sampling=Sampling(0.8))
 
 
 def near(seed=1, sharpness=0.97):
