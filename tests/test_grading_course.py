@@ -4,7 +4,6 @@ A submission costs nbgrader some seconds. So one student makes several mistakes 
 each in another question; the other wrong answers run in tests/test_grading_ps1.py.
 """
 import html
-import os
 import re
 
 import nbformat
@@ -15,6 +14,7 @@ from kernels import left_over
 from wrong_answers import ps1
 
 from nds_helpers.classroom.grading_cells import MISSING, hidden_lines
+from nds_helpers.classroom.grading_marks import COURSE
 from nds_helpers.classroom.grading_precheck import grade_id
 
 NAME, NOTEBOOK = ps1.NAME, problem_set(ps1.NAME)
@@ -98,11 +98,11 @@ def fastest_k(alpha, c, limit):
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """One course for all students of this file."""
-    before = set(psutil.Process().children(recursive=True))
+    """One course for all students; it leaves no process, and no file of its own."""
+    processes, files = set(psutil.Process().children(True)), set(COURSE.rglob("*"))
     yield Class(tmp_path_factory.mktemp("class") / "course", SECONDS)
-    mine = set(psutil.Process().children(recursive=True)) - before
-    assert left_over(mine) == []
+    assert left_over(set(psutil.Process().children(True)) - processes) == []
+    assert {f for f in COURSE.rglob("*") if f.suffix != ".pyc"} <= files
 
 
 def owned_by(questions):
@@ -235,8 +235,3 @@ def solution(source):
 def text_of(page):
     """What a reader sees of an HTML page, without the colouring's tags."""
     return html.unescape(re.sub(r"<[^>]*>", "", page))
-
-
-def test_nothing_is_written_into_the_repository(course):
-    folder = os.path.dirname(os.path.dirname(__file__)) + "/notebooks/assignments"
-    assert set(os.listdir(folder)) <= {"source", "nbgrader_config.py", "README.md"}

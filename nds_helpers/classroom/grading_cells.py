@@ -117,8 +117,8 @@ class SignRelease(NbGraderPreprocessor):
     """Writes into a release what the pre-check needs to know about its cells."""
 
     def preprocess(self, nb, resources):
-        """Adds `metadata.problem_set`: its name, and of each cell a description."""
-        cells = {grade_id(cell): describe(cell) for cell in nb.cells if grade_id(cell)}
+        """Adds `metadata.problem_set`: its name, and its cells in their order."""
+        cells = [describe(cell) for cell in nb.cells if grade_id(cell)]
         name = resources["nbgrader"]["notebook"]
         nb.metadata["problem_set"] = {"name": name, "cells": cells}
         return nb, resources
@@ -127,5 +127,5 @@ class SignRelease(NbGraderPreprocessor):
 def describe(cell):
     """What a cell is for, and how to know it again."""
     role = "answer" if is_solution(cell) else "test" if is_grade(cell) else "given"
-    return {"role": role, "type": cell.cell_type, "sha256": digest(cell.source),
-            "first": first_line(cell.source)}
+    return {"name": grade_id(cell), "role": role, "type": cell.cell_type,
+            "sha256": digest(cell.source), "first": first_line(cell.source)}

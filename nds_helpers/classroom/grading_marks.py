@@ -234,7 +234,7 @@ def main():
     try:
         marks = grade(asked.folder)
     except ModuleNotFoundError as error:
-        if error.name != "nbgrader":
+        if error.name.partition(".")[0] != "nbgrader":
             raise
         sys.exit("Grading needs nbgrader: pip install -e '.[grading]'")
     except ValueError as error:

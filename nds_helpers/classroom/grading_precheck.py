@@ -53,12 +53,12 @@ def problems(path):
     if not signed:
         return [f"{path.name} isn't a handed-out problem set, or a tool has removed "
                 f"the notebook's metadata. {BACK}"]
+    known = {described["name"]: described for described in signed["cells"]}
     found = wrong_name(path, signed["name"])
-    found += miscounted(notebook.cells, signed["cells"])
-    found += misplaced(notebook.cells, signed["cells"])
+    found += miscounted(notebook.cells, known) + misplaced(notebook.cells, known)
     for cell in notebook.cells:
-        if grade_id(cell) in signed["cells"]:
-            found += changed(cell, signed["cells"][grade_id(cell)])
+        if grade_id(cell) in known:
+            found += changed(cell, known[grade_id(cell)])
     return found
 
 
@@ -99,9 +99,11 @@ def misplaced(cells, known):
     here = [name for name in map(grade_id, cells) if name in known]
     here = [name for i, name in enumerate(here) if name not in here[i + 1:]]
     there = [name for name in known if name in here]
-    moved = [a for a, b in zip(here, there) if a != b]
-    return [f"{moved[0]}: this cell isn't where it was. Put the cells back in "
-            "their order."] if moved else []
+    if here == there:
+        return []
+    first = next(a for a, b in zip(here, there) if a != b)
+    return [f"{first}: this cell isn't where it was. Put the cells back in their "
+            "order."]
 
 
 def changed(cell, described):
