@@ -1,1 +1,1 @@
-"""Exercise checks: each says what was expected, what came, and a hint."""
+"""Exercise checks, each with what was expected, what came, and a hint; and grading."""
