@@ -20,7 +20,7 @@ CHECKS = {"bottleneck": check_bottleneck, "predict_speedup": check_predict_speed
 @pytest.fixture(scope="module")
 def chapter():
     """What the chapter's cells and solutions define."""
-    return load_chapter("10_measure_the_speedup", Span=Span, time=time)
+    return load_chapter("10_measure_the_speedup", Span=Span, sweep=sweep, time=time)
 
 
 @pytest.fixture(scope="module")
