@@ -33,8 +33,12 @@ def own(function):
 
 
 def in_a_cell(filename):
-    """Whether code comes from a cell: ipykernel names its file <tmp>/ipykernel_PID/."""
-    return Path(filename).parent.name.startswith("ipykernel_")
+    """Whether code comes from a cell: its file is called <tmp>/ipykernel_PID/N.py.
+
+    Under the magic %%time it has another name.
+    """
+    in_kernel = Path(filename).parent.name.startswith("ipykernel_")
+    return in_kernel or filename == "<timed exec>"
 
 
 @contextlib.contextmanager
