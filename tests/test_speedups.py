@@ -67,6 +67,8 @@ def test_live_figure_shows_acceptance_speed_and_phases(recorded):
     assert [[4, 1.3]] in points and "break-even" in words(middle)
     assert ([[1, 1.1], [4, 1.4]] in points) == bool(recorded)
     assert len(right.patches) == 2 * len(PHASES)
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == [label for label, _ in PHASES.values()]
     assert plots.plt.get_fignums() == open_before
     assert explorers.png(figure).startswith(PNG)
 

@@ -106,8 +106,9 @@ def live_figure(record, recorded):
         plots.draw_acceptance(left, record["by_position"], record["alpha"])
         draw_live_speed(middle, record, recorded)
         draw_phases(right, record["phases"])
-        right.get_legend().set(bbox_to_anchor=(1, 0.5), loc="center left")
-        right.get_legend().set_ncols(1)
+        right.get_legend().remove()
+        figure.legend(*right.get_legend_handles_labels(), frameon=False, ncols=5,
+                      loc="outside upper right", fontsize=12)
     return figure
 
 
@@ -117,8 +118,9 @@ def draw_live_speed(ax, record, recorded):
     if recorded:
         ax.plot([r["k"] for r in recorded], [r["speedup"] for r in recorded],
                 color=blue, marker="o")
-        ax.annotate(f"recorded, temperature {recorded[0]['temperature']}", (0.01, 0.02),
-                    xycoords="axes fraction", color=blue, fontsize=11)
+        ax.annotate(f"recorded, temperature {recorded[0]['temperature']}", (0.99, 0.03),
+                    xycoords="axes fraction", color=blue, fontsize=11, ha="right")
+        ax.set_xticks([r["k"] for r in recorded])
     ax.plot(record["k"], record["speedup"], color=red, marker="D", markersize=11)
     ax.annotate(f"◆ now {record['speedup']:.2f}", (0.99, 0.93), color=red, ha="right",
                 xycoords="axes fraction")
