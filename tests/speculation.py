@@ -1,4 +1,5 @@
 """What the tests of the speculative loop share: settings, drafters, two short calls."""
+import pytest
 from helpers import Proposer, TableModel, generator, next_rule, random_rule
 
 from nds_helpers.decoding import (
@@ -38,3 +39,12 @@ DRAFTERS = {
     "always 3": lambda: Proposer(lambda ids, k: [3] * k),
     "nothing": lambda: Proposer(lambda ids, k: []),
 }
+
+
+def check_same_rounds(ours, theirs):
+    """Requires two traces that tell of the same rounds, p and q to the last bits."""
+    for a, b in zip(ours, theirs, strict=True):
+        assert ((a.k, a.guesses, a.accepted, a.kind, a.tokens)
+                == (b.k, b.guesses, b.accepted, b.kind, b.tokens))
+        assert a.p == pytest.approx(b.p, abs=1e-12)
+        assert a.q == pytest.approx(b.q, abs=1e-12)

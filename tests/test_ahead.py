@@ -3,6 +3,7 @@ import pytest
 import torch
 from helpers import VERIFIERS, Proposer, TableModel, generator, random_rule
 from ranked import SlicedTable
+from speculation import check_same_rounds
 
 from nds_helpers.decoding import ModelDrafter, NGramDrafter, Sampling, speculative
 from nds_helpers.distributed.ahead import Ahead
@@ -61,12 +62,7 @@ def test_it_equals_one_device(size, logits, verify, drafter):
         expected = alone(DRAFTERS[drafter], prompt, **settings).trace
         for rounds in on_ranks(size, DRAFTERS[drafter], prompt, logits=logits,
                                **settings):
-            for ours, theirs in zip(rounds, expected, strict=True):
-                assert ((ours.k, ours.guesses, ours.accepted, ours.kind, ours.tokens)
-                        == (theirs.k, theirs.guesses, theirs.accepted, theirs.kind,
-                            theirs.tokens))
-                assert ours.p == pytest.approx(theirs.p, abs=1e-12)
-                assert ours.q == pytest.approx(theirs.q, abs=1e-12)
+            check_same_rounds(rounds, expected)
 
 
 @pytest.mark.parametrize("logits", WAYS)

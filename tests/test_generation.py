@@ -3,6 +3,7 @@ import pytest
 import torch
 from helpers import VERIFIERS, Proposer, TableModel, generator, random_rule
 from ranked import SlicedTable
+from speculation import check_same_rounds
 
 from nds_helpers.decoding import ModelDrafter, NGramDrafter, Sampling, speculative
 from nds_helpers.distributed.generation import rounds_on_ranks, speculative_on_ranks
@@ -62,12 +63,7 @@ def test_it_equals_one_device(size, logits, verify, drafter, everywhere):
         for result in on_ranks(size, DRAFTERS[drafter], prompt, everywhere=everywhere,
                                logits=logits, **settings):
             assert torch.equal(result.tokens, expected.tokens)
-            for ours, theirs in zip(result.trace, expected.trace, strict=True):
-                assert ((ours.k, ours.guesses, ours.accepted, ours.kind, ours.tokens)
-                        == (theirs.k, theirs.guesses, theirs.accepted, theirs.kind,
-                            theirs.tokens))
-                assert ours.p == pytest.approx(theirs.p, abs=1e-12)
-                assert ours.q == pytest.approx(theirs.q, abs=1e-12)
+            check_same_rounds(result.trace, expected.trace)
 
 
 @pytest.mark.parametrize("logits", WAYS)
