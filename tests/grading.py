@@ -48,6 +48,21 @@ def altered(name, question, *changes):
     return source
 
 
+def wrong(name, question, *answers):
+    """Wrong answers to a question, made from the reference.
+
+    Args:
+        name: of the problem set.
+        question: of the answer cell.
+        answers: tuples (what is wrong, old, new, old, new, ...).
+
+    Returns:
+        list of (what is wrong, source).
+    """
+    return [(what, altered(name, question, *zip(pieces[::2], pieces[1::2])))
+            for what, *pieces in answers]
+
+
 def maximum(notebook):
     """{test: its points} of all cells that are marked by running them."""
     return {grade_id(c): c.metadata.nbgrader.points for c in notebook.cells
@@ -72,6 +87,24 @@ def points(notebook):
         except Exception:
             earned[name] = 0
     return {name: earned[name] for name in maximum(notebook)}
+
+
+def said(notebook, question, source, *earlier):
+    """What the student's check prints about an answer.
+
+    Args:
+        notebook: the problem set.
+        question: of the answer cell.
+        source: the answer.
+        earlier: answer cells whose functions it may call.
+    """
+    space, text = {"__name__": "__main__"}, io.StringIO()
+    for name in ("setup", *earlier):
+        exec(cell(notebook, name).source, space)
+    exec(source, space)
+    with contextlib.redirect_stdout(text):
+        exec(cell(notebook, f"{question}_check").source, space)
+    return text.getvalue()
 
 
 def lost(notebook, earned):

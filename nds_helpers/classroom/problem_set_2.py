@@ -192,7 +192,7 @@ def check_attention_step(function):
         attention_case(one, 0, 1, "one token and no past: it looks at itself only. "
                        "Its key and value are what is cached."),
         attention_case(one, 1, 1, "the cache comes first, the new token behind it; "
-                       "scores are divided by the square root of d."),
+                       "scores are divided by the square root of d.", d=4),
         attention_case(one, 1, 2, "the first new token may look at the past and at "
                        "itself, but not at the token behind it."),
         attention_case(pair, 1, 2, "two query heads read the same kv head: `reads` "
@@ -205,17 +205,18 @@ def check_attention_step(function):
     ])
 
 
-def attention_case(plans, length, count, hint):
-    """A case of `check_attention_step` with D = 2, d = 1, and a past of `length`."""
+def attention_case(plans, length, count, hint, d=1):
+    """A case of `check_attention_step` with D = 2 and a past of `length` tokens."""
     heads, kv_heads = (1 + max(plan[i].stop - 1 for plan in plans) for i in (0, 1))
     g = torch.Generator().manual_seed(heads + length)
 
     def small(*shape):
         return torch.randint(-2, 3, shape, generator=g).float()
 
-    weights = (small(heads, 2), small(kv_heads, 2), small(kv_heads, 2), small(2, heads))
-    x, past = small(count, 2), (small(kv_heads, length, 1), small(kv_heads, length, 1))
-    arguments = plans, x, weights, 1, past
+    weights = (small(heads * d, 2), small(kv_heads * d, 2), small(kv_heads * d, 2),
+               small(2, heads * d))
+    past = small(kv_heads, length, d), small(kv_heads, length, d)
+    arguments = plans, small(count, 2), weights, d, past
     return arguments, expected_attention(*arguments), hint
 
 

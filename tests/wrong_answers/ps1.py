@@ -1,16 +1,12 @@
 """Wrong answers to problem set 1: each is a mistake that a real system shipped, or one
 that students make. The number of the reported case stands beside it where it is known.
 """
-from grading import altered
+from functools import partial
+
+from grading import wrong
 
 NAME = "ps1_speculative_sampling"
-
-
-def wrong(question, *answers):
-    """[(what is wrong, source)], from (what is wrong, old, new, old, new, ...)."""
-    return [(what, altered(NAME, question, *zip(pieces[::2], pieces[1::2])))
-            for what, *pieces in answers]
-
+wrong = partial(wrong, NAME)
 
 WRONG = {
     "q1_probabilities": wrong(
