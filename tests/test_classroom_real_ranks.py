@@ -8,19 +8,21 @@ from nds_helpers.classroom.real_ranks import (
     check_late_rank,
     check_sum_of_list,
 )
-from nds_helpers.lab import network
-from nds_helpers.lab.timeline import spans
+from nds_helpers.lab import network, sharded
+from nds_helpers.lab.timeline import spans, split
+from nds_helpers.models import load_pair
 from nds_helpers.parallel import Call, simulate, traffic
 
 CHECKS = {"sum_of_list": check_sum_of_list, "late_rank": check_late_rank,
           "exchange_seconds": check_exchange_seconds}
+CONFIG = load_pair("tiny").target.config
 
 
 @pytest.fixture(scope="module")
 def chapter():
     """What the chapter's cells and solutions define."""
-    return load_chapter("08_launch_real_ranks", network=network,
-                        big=network.LLAMA_70B, gpu=network.H100)
+    return load_chapter("08_launch_real_ranks", network=network, split=split,
+                        big=network.LLAMA_70B, gpu=network.H100, config=CONFIG)
 
 
 @pytest.mark.parametrize("link", [network.NVLINK, network.PCIE, network.ETHERNET])
@@ -47,14 +49,20 @@ def test_cutting_agrees_with_the_package(chapter):
         assert chapter.cut(*record, [3.5, 9.0]) == [span[:3] for span in rank]
 
 
+def test_layers_agree_with_the_package(chapter):
+    """On calls that differ, so that a span in a wrong layer would show."""
+    calls = [Call("all_reduce", 8, 1 + 0.1 * n, 10.0 * n)
+             for n in range(2 * CONFIG.layers + 2)]
+    forward = spans([(-5.0, calls, 400.0)] * 2)
+    theirs = sharded.by_layer([forward], CONFIG.layers)
+    assert chapter.by_layer(forward[0]) == theirs
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_exercise_counts_what_the_group_counts(chapter, size):
     """With a second a byte, the solution's seconds are the bytes of `traffic`."""
-    from nds_helpers.models import load_pair
-
-    config = load_pair("tiny").target.config
-    sent = traffic(config, size, 1)[0]["all_reduce"][1]
-    assert chapter.exchange_seconds(0, 1, config.layers, config.width, 4, size) == sent
+    sent = traffic(CONFIG, size, 1)[0]["all_reduce"][1]
+    assert chapter.exchange_seconds(0, 1, CONFIG.layers, CONFIG.width, 4, size) == sent
 
 
 def test_a_mismatch_is_one(chapter):

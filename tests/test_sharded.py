@@ -1,9 +1,5 @@
 """What chapter 08 shows of a sharded decoder, on records that were made up."""
-import time
-from types import SimpleNamespace
-
 import pytest
-import torch
 
 from nds_helpers.lab import network, sharded
 from nds_helpers.parallel import Call
@@ -16,11 +12,6 @@ def record(began, computing, exchange=1.0, calls=4):
         found.append(Call("all_reduce", 8, exchange, now + computing))
         now += computing + exchange
     return began, found, now + computing
-
-
-def test_lower_quartile():
-    assert sharded.lower_quartile([9.0, 1.0, 3.0, 2.0, 8.0]) == 2.0
-    assert sharded.lower_quartile([4.0]) == 4.0
 
 
 def test_the_quickest_forward_comes_first():
@@ -47,18 +38,6 @@ def test_the_table_shows_who_waits():
     assert list(table["of it waiting"]) == ["2000.0", "0.0"]
     assert list(table["ms in collectives"]) == ["3000.0", "1000.0"]
     assert list(table["ms computing"]) == ["2000.0", "4000.0"]
-
-
-def test_slowed_down_pauses_before_each_mlp_and_then_no_more(monkeypatch):
-    paused = []
-    monkeypatch.setattr(time, "sleep", paused.append)
-    mlp = torch.nn.Identity()
-    shard = SimpleNamespace(layers=[SimpleNamespace(mlp=mlp)] * 2)
-    with pytest.raises(KeyError), sharded.slowed_down(shard, 0.25):
-        mlp(torch.ones(1))
-        raise KeyError
-    mlp(torch.ones(1))
-    assert paused == [0.25, 0.25]  # two hooks on the one module, none afterwards
 
 
 def test_pictures_of_the_exchange(ax):

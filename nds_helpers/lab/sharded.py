@@ -2,22 +2,12 @@
 
 The chapter's cells write the records; here is what lays many of them side by side.
 """
-import time
-from contextlib import contextmanager
 from statistics import median
 
 import pandas as pd
 
 from .plots import MARKERS, PALETTE, draw_break_even, draw_lines, styled
 from .timeline import KINDS, spans, split
-
-
-def lower_quartile(seconds):
-    """A time that a quarter of the measurements don't exceed.
-
-    Other programs can only make a time longer, so the quicker ones tell more.
-    """
-    return sorted(seconds)[len(seconds) // 4]
 
 
 def forwards_of(records):
@@ -71,25 +61,6 @@ def blame_table(forwards):
         {"rank": rank, "ms in collectives": middle(rank, "wait", "exchange"),
          "of it waiting": middle(rank, "wait"), "ms computing": middle(rank, "compute")}
         for rank in range(len(forwards[0]))]).set_index("rank")
-
-
-@contextmanager
-def slowed_down(shard, seconds):
-    """Lets a decoder pause before each MLP, as a rank with more to do would.
-
-    Args:
-        shard: decoder with `layers`.
-        seconds: float, of each pause.
-    """
-    def pause(*_):
-        time.sleep(seconds)
-
-    hooks = [layer.mlp.register_forward_pre_hook(pause) for layer in shard.layers]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @styled
