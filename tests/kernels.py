@@ -131,7 +131,9 @@ class Kernel:
 
 def left_over(processes, seconds=5):
     """Those of some processes that are still running after so many seconds."""
-    return psutil.wait_procs(processes, timeout=seconds)[1]
+    late = psutil.wait_procs(processes, timeout=seconds)[1]
+    return [p for p in late  # an orphan that has ended may not have been fetched
+            if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def is_rank(process):
