@@ -142,3 +142,25 @@ def test_a_host_name_that_leads_nowhere(tmp_path):
         pytest.skip("this system lets us make no network namespace")
     done = run_script(SCRIPT, tmp_path, before)
     assert done.returncode == 0 and "[0, 1]" in done.stdout, done.stderr
+
+
+KILL_AND_PREPARE = """
+import multiprocessing, os, signal
+from multiprocessing import forkserver
+from nds_helpers.distributed import processes
+
+processes.PRELOAD = []  # starts at once
+context = multiprocessing.get_context("forkserver")
+for _ in range(30):
+    processes.prepare(context)
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+print("prepared")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is a fork server on Linux only")
+def test_a_fork_server_that_is_just_dying_is_replaced():
+    """For a moment it can be seen to run, and accepts nobody."""
+    done = subprocess.run([sys.executable, "-c", KILL_AND_PREPARE], text=True,
+                          capture_output=True, timeout=120)
+    assert done.stdout == "prepared\n", done.stderr

@@ -3,6 +3,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 
 from . import output, worker
@@ -11,6 +12,7 @@ from .position import Position
 # What the fork server imports once, so that every later rank starts at once.
 PRELOAD = ["torch", "torch.distributed", "cloudpickle", "nds_helpers.parallel",
            "nds_helpers.distributed.worker"]
+DYING = 5.0  # seconds for which a killed fork server may still seem to run
 
 
 def start_method():
@@ -35,13 +37,25 @@ def prepare(context):
 
     context.set_forkserver_preload(PRELOAD)
     resource_tracker.ensure_running()  # would undo the mask below
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    end = time.monotonic() + DYING
+    while True:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            return run_an_empty_process(context)
+        except (ConnectionError, EOFError):  # it was killed, and still seems to run
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+def run_an_empty_process(context):
+    """Starts a process that ends at once, and waits for its end."""
     with main_script_hidden():
-        first = context.Process(target=int)  # ends at once
+        first = context.Process(target=int)
         first.start()
     first.join()
 
