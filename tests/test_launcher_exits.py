@@ -158,7 +158,7 @@ print("prepared")
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there is a fork server on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="no fork server elsewhere")
 def test_a_fork_server_that_is_just_dying_is_replaced():
     """For a moment it can be seen to run, and accepts nobody."""
     done = subprocess.run([sys.executable, "-c", KILL_AND_PREPARE], text=True,
