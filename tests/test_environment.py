@@ -30,16 +30,17 @@ KEPT_TO = {
     "ipywidgets": {"lab", "classroom"},
     "torch.distributed": {"parallel", "distributed"},
 }
+CONDA = {"pytorch": "torch", "playwright-python": "playwright"}  # to PyPI's names
 REGISTRIES = (r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|conda\.anaconda\.org"
               r"|registry\.npmjs|deb\.debian\.org")
 FORBIDDEN = re.compile(rf"{REGISTRIES}|(?<![\w.}})])/(?:work|root)/")
 
 
 def bounds(lines):
-    """{package: bounds} of requirement lines, conda's name for torch undone."""
+    """{package: bounds} of requirement lines, names of conda's own undone."""
     parsed = [Requirement(line) for line in lines]
-    names = [canonicalize_name(r.name).replace("pytorch", "torch") for r in parsed]
-    return dict(zip(names, (r.specifier for r in parsed)))
+    names = [canonicalize_name(r.name) for r in parsed]
+    return {CONDA.get(name, name): r.specifier for name, r in zip(names, parsed)}
 
 
 def required():
