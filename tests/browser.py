@@ -81,7 +81,7 @@ class Notebook:
         began = time.monotonic()
         self.page.evaluate("""() => { window.ran = undefined;
             window.jupyterapp.commands.execute('notebook:run-all-cells')
-                .then(good => { window.ran = String(good); }); }""")
+                .then(String, String).then(said => { window.ran = said; }); }""")
         self.page.wait_for_function("() => window.ran", timeout=1000 * seconds)
         return time.monotonic() - began
 
@@ -144,6 +144,12 @@ class Notebook:
         seconds = time.monotonic() - began
         self.wait_idle()
         return seconds
+
+    def dress(self, width, theme):
+        """Makes the window so many pixels wide, in JupyterLab's Light or Dark."""
+        self.page.set_viewport_size(dict(width=width, height=900))
+        self.page.evaluate("""theme => window.jupyterapp.commands.execute(
+            'apputils:change-theme', {theme: 'JupyterLab ' + theme})""", theme)
 
     def picture_as(self, name):
         """Keeps what the page shows as a file of the artefacts."""

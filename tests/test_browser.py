@@ -16,7 +16,8 @@ pytestmark = [
     pytest.mark.skipif(browser_path() is None, reason="no Chromium on this system"),
 ]
 CHOOSE = "04_choose_k_and_temperature"
-SLIDERS = [CHOOSE]
+SLIDERS = [CHOOSE, "10_measure_the_speedup"]
+LOOKS = [("wide", 1400, "Light"), ("1024", 1024, "Light"), ("dark", 1024, "Dark")]
 BREAK = """
 def broken(**values):
     raise RuntimeError("the draft got lost")
@@ -69,6 +70,7 @@ def test_sliders_move_one_picture(server, name):
     with browser() as page:
         notebook = Notebook(page, server(name))
         note(f"chapter {chapter}, Run All: {notebook.run_all():.1f} s")
+        assert notebook.faults() == []
         notebook.explorer()
         for label, presses in (("K", 2), ("temperature", 3), ("K", 1)):
             seconds = notebook.move(label, presses)
@@ -76,14 +78,10 @@ def test_sliders_move_one_picture(server, name):
         assert len(notebook.explorer()["outputs"]) == 1
         assert page.locator(".widget-image").count() == 1
         assert notebook.faults() == []
-        notebook.picture_as(f"{chapter}-wide")
-        page.set_viewport_size(dict(width=1024, height=900))
-        notebook.explorer()
-        notebook.picture_as(f"{chapter}-1024")
-        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', "
-                      "{theme: 'JupyterLab Dark'})")
-        notebook.explorer()
-        notebook.picture_as(f"{chapter}-dark")
+        for look, width, theme in LOOKS:
+            notebook.dress(width, theme)
+            notebook.explorer()
+            notebook.picture_as(f"{chapter}-{look}")
 
 
 def test_a_slider_that_fails_is_seen(server):
