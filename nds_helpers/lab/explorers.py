@@ -234,8 +234,8 @@ def speculation_figure(tokenizer, record):
     with plt.rc_context(plots.STYLE):
         figure = Figure((width / 0.99, PLOTS + height), dpi=90, layout="none")
         share = PLOTS / (PLOTS + height)
-        left = figure.add_axes((0.08, 1 - 0.72 * share, 0.38, 0.65 * share))
-        right = figure.add_axes((0.55, 1 - 0.72 * share, 0.43, 0.65 * share))
+        left = figure.add_axes((0.08, 1 - 0.74 * share, 0.38, 0.63 * share))
+        right = figure.add_axes((0.55, 1 - 0.74 * share, 0.43, 0.63 * share))
         plots.draw_acceptance(left, record.trace.by_position(), record.alpha)
         left.set_xlim(-0.6, len(record.predicted) - 1.4)
         draw_setting(right, record)
