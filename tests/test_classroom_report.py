@@ -7,6 +7,7 @@ import torch
 
 from nds_helpers.classroom.decode import check_generate_greedily
 from nds_helpers.classroom.distribution import check_residual
+from nds_helpers.classroom.on_ranks import on_ranks
 from nds_helpers.classroom.report import check, same
 
 
@@ -107,13 +108,60 @@ def faulty(x):
 
 @pytest.mark.parametrize("function, words", [
     (faulty, r"in your line \d+: torch.tensor\(\[1.0\]\)\[x\]\]\)\n"),
-    (lambda: 1, r"compare the arguments with <lambda>\(\)\n"),
-    (type("Bare", (), {"__call__": max})(), "outside of your cell"),
+    (torch.inference_mode()(faulty), r"in your line \d+: torch.tensor"),
+    (lambda: 1, r"other arguments than yours takes, <lambda>\(\); keep the first"),
 ])
 def test_an_error_in_the_first_case_gets_the_line_at_fault(capsys, function, words):
     assert not check(function, [((5,), 2, "think.")])
     said = capsys.readouterr().out
     assert re.search(words, said) and "think." not in said
+
+
+def test_an_error_outside_of_every_line_gets_the_cases_hint(capsys):
+    bare = type("Bare", (), {"__call__": max})()
+    assert not check(bare, [((5,), 2, "think.")])
+    assert capsys.readouterr().out.count("Hint") == 1
+
+
+def wrong_side(me, x):
+    return x @ torch.ones(3, 3)
+
+
+def gathers_nothing(me, x):
+    return me.group.all_gather(None if me.rank else x)
+
+
+def wrong_dtype(me, x):
+    return me.group.all_reduce(torch.ones(2, dtype=torch.long) @ x)
+
+
+@pytest.mark.parametrize("function, line", [
+    (wrong_side, "return x @ torch.ones(3, 3)"),
+    (gathers_nothing, "return me.group.all_gather(None if me.rank else x)"),
+    (wrong_dtype, "return me.group.all_reduce(torch.ones(2, dtype=torch.long) @ x)"),
+])
+def test_an_error_on_a_rank_gets_the_line_at_fault(capsys, function, line):
+    assert not check(on_ranks(function), [((2, torch.ones(2)), None, "think.")])
+    said = capsys.readouterr().out
+    assert "raised RuntimeError: on rank " in said
+    assert re.search(r"Hint: it happened in your line \d+: " + re.escape(line), said)
+    assert said.count("Hint") == 1
+
+
+def test_a_call_on_a_rank_that_does_not_fit_is_told_the_arguments(capsys):
+    assert not check(on_ranks(lambda me: 1), [((1, 2), None, "think.")])
+    said = capsys.readouterr().out
+    assert "other arguments than yours takes, <lambda>(me); keep the first" in said
+
+
+def test_a_rank_that_stays_away_gets_the_cases_hint(capsys):
+    def absent(me):
+        return me.group.all_reduce(torch.ones(1)) if me.rank else 1
+
+    assert not check(on_ranks(absent), [((2,), None, "think.")])
+    said = capsys.readouterr().out
+    assert "every rank must take part" in said
+    assert re.findall("Hint: (.*)", said) == ["think."]
 
 
 def test_an_error_in_a_later_case_gets_its_hint_too(capsys):

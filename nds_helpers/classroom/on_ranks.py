@@ -16,12 +16,18 @@ def on_ranks(function):
     Returns:
         function that returns a tuple: the names of the collectives that rank 0
         called, as one text, then every rank's result, tensors as lists. It raises
-        RuntimeError with the rank and its error in one line.
+        RuntimeError with the rank and its error in one line, from that error.
     """
     @functools.wraps(function)
     def watched(size, *arguments):
+        errors = []  # of the ranks, which are threads: their tracebacks are whole
+
         def work(me):
-            result = function(me, *fresh(arguments))
+            try:
+                result = function(me, *fresh(arguments))
+            except Exception as error:
+                errors.append(error)
+                raise
             return [call.operation for call in me.group.calls], as_lists(result)
 
         try:
@@ -29,7 +35,8 @@ def on_ranks(function):
         except RankError as error:
             if error.cause.startswith("NotImplementedError"):
                 raise NotImplementedError from error
-            raise RuntimeError(f"on rank {error.rank}: {error.cause}") from error
+            said = f"on rank {error.rank}: {error.cause}"
+            raise RuntimeError(said) from (errors or [error])[0]
         return (", ".join(ranks[0][0]), *(result for _, result in ranks))
 
     return watched

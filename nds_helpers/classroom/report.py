@@ -1,9 +1,13 @@
 """How a check speaks: one verdict a call, with expected, came, and a hint."""
 import inspect
 import linecache
+import re
 import traceback
 
 import torch
+
+# Python's own words for a call that doesn't fit the function.
+CALL = re.compile(r"\(\) (takes|missing|got) ")
 
 
 def check(function, cases):
@@ -18,12 +22,12 @@ def check(function, cases):
             the arguments, and has to leave them as they are.
 
     An error, or an answer of the wrong type, isn't about the case if it comes in
-    the first one. Then its place is told instead of the hint.
+    the first one. Then its place is told instead of the hint, where it has one.
 
     Returns:
         bool, True where every case passed.
     """
-    written = getattr(function, "__wrapped__", function)
+    written = inspect.unwrap(function)
     name = name_of(written)
     if not callable(written):
         print(f"Not yet: the check wants your function, and got {brief(written)}.")
@@ -40,8 +44,10 @@ def check(function, cases):
             return False
         except Exception as error:
             print(f"Not yet: {call} raised {type(error).__name__}: {error}")
-            print(f"  Hint: {place(error, written)}")
-            if number > 0:  # simpler cases went well
+            where = place(error, written)
+            if where:
+                print(f"  Hint: {where}")
+            if number > 0 or not where:  # simpler cases went well, or nothing to show
                 print(f"  Hint: {hint(None) if callable(hint) else hint}")
             return False
         if not right:
@@ -116,8 +122,11 @@ def place(error, function):
     """The student's own line that an error came through, or what the function takes.
 
     Args:
-        error: the exception.
+        error: the exception; what it was raised from is looked at too.
         function: what the student wrote.
+
+    Returns:
+        str; "" where it came through no line of theirs, and the call was right.
     """
     code = getattr(function, "__code__", None)
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__)
@@ -125,11 +134,16 @@ def place(error, function):
     if lines:
         text = linecache.getline(code.co_filename, lines[-1]).strip()
         return f"it happened in your line {lines[-1]}: {text}"
+    if error.__cause__ is not None:
+        return place(error.__cause__, function)
+    if not (isinstance(error, TypeError) and CALL.search(str(error))):
+        return ""
     try:
-        return f"compare the arguments with {name_of(function)}" + str(
-            inspect.signature(function))
+        takes = name_of(function) + str(inspect.signature(function))
     except (TypeError, ValueError):  # built in, without a signature
-        return "it happened outside of your cell."
+        return ""
+    return (f"the check passes other arguments than yours takes, {takes}; keep the "
+            "first line as it was given.")
 
 
 def name_of(function):
