@@ -126,6 +126,13 @@ def sleepy(me):
     me.group.all_reduce(torch.ones(2))
 w.run(sleepy, timeout=1)""", ("rank 1 failed: no answer within 1 s", "timeout=",
                               "time.sleep(600)", "rank 0 was waiting in all_reduce")),
+    Fault("a rank has returned, no answer in time", """
+def forgetful(me):
+    if me.rank == 0:
+        me.group.all_reduce(torch.ones(2))
+w.run(forgetful, timeout=1)""", ("rank 1 failed: returned, although rank 0 was waiting "
+                                 "in all_reduce at Cell In[", "No answer within 1 s.",
+                                 "timeout=")),
     Fault("deadlock: both receive", """
 def deadlock(me):
     dist.recv(torch.ones(2), src=1 - me.rank)

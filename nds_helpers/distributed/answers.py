@@ -139,6 +139,9 @@ class Answers:
     def _timed_out(self, seconds, advice):
         """The RankError for a call that took too long."""
         positions = ask_positions(self.missing)
+        if self.results and all(p.waits for p in positions.values()):
+            return absent(self.results, positions,
+                          f". No answer within {seconds:g} s.{advice}")
         # A rank that waits for others is rarely the one at fault.
         rank = min(positions, key=lambda r: (positions[r].waits, r))
         others = {r: p.text for r, p in positions.items()}
@@ -164,12 +167,24 @@ class Stall:
         self._next = time.monotonic() + LOOK
         seen = ask_positions(missing)
         if seen == self._seen and all(p.waits for p in seen.values()):
-            rank, waiting = min(results), min(seen)
-            raise RankError(
-                rank, f"returned, although rank {waiting} {seen[waiting].text}; every "
-                "rank must take part in every collective", "",
-                {r: p.text for r, p in seen.items()})
+            raise absent(results, seen)
         self._seen = seen
+
+
+def absent(results, seen, more=""):
+    """The RankError for a rank that returned while others wait in a collective.
+
+    Args:
+        results: dict with the ranks that have returned as keys, not empty.
+        seen: dict, waiting rank -> Position, not empty.
+        more: what else its cause says.
+    """
+    rank, waiting = min(results), min(seen)
+    others = {r: p.text for r, p in seen.items()}
+    others |= {r: "had returned" for r in results if r != rank}
+    return RankError(
+        rank, f"returned, although rank {waiting} {seen[waiting].text}; every rank "
+        f"must take part in every collective{more}", "", others)
 
 
 def unpickled(rank, body):
