@@ -209,6 +209,14 @@ def test_a_lost_set_ends_its_ranks(kernel):
     ("Workers(2, backend='mpi')", "ValueError", "must be one of auto, shared, gloo"),
     ("Workers(2, timeout=0)", "ValueError", "a number of seconds above 0, not 0"),
     ("w.run(hello, timeout='long')", "ValueError", "not 'long'"),
+    ("w.run(lambda: 1)", "TypeError", "calls <lambda> with itself first, then with "
+     "what you pass, and <lambda>() doesn't take that (too many positional "
+     "arguments); write def work(me, x) and workers.run(work, x)."),
+    ("launch(lambda me, x: x, 2)", "TypeError", "<lambda>(me, x) doesn't take that "
+     "(missing a required argument: 'x'); write def work(me, x) and "
+     "launch(work, 2, x)."),
+    ("launch(2, lambda me: 1)", "TypeError", "launch needs the function first, not 2; "
+     "write launch(work, 2, x)."),
     ("gone = Workers(1)\ngone.close()\ngone.close()\ngone.run(hello)", "RuntimeError",
      "these workers are closed; make new ones with Workers(1)"),
 ])

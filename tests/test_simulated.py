@@ -295,6 +295,8 @@ def test_calls_that_differ_are_named():
 
 @pytest.mark.parametrize("arguments, kind, words", [
     ((3, 2), TypeError, "runs a function; got int"),
+    ((lambda: 1, 2), TypeError, r"<lambda>\(\) doesn't take that \(too many .* write "
+     r"def work\(me, x\) and simulate\(work, 2, x\)."),
     ((print, 0), ValueError, "got 0"),
     ((print, 2.0), ValueError, "got 2.0"),
 ])

@@ -4,7 +4,7 @@ import weakref
 from contextlib import contextmanager
 from numbers import Integral, Real
 
-from nds_helpers.parallel.ranks import RankError
+from nds_helpers.parallel.ranks import RankError, check_fits
 
 from . import worker
 from .holdings import free, holdings
@@ -64,12 +64,14 @@ class Workers:
         Raises:
             RankError: a rank raised, died or took too long. Which one, why, and where
                 the others stood is in the message.
-            TypeError: fn isn't a function, or something that it names can't be sent.
+            TypeError: fn isn't a function, takes other arguments, or names something
+                that can't be sent.
             RuntimeError: the ranks are closed, or busy with another thread's call.
         """
         if not callable(fn):
             raise TypeError(f"run needs a function, not {fn!r}; write "
                             "workers.run(work, x), not workers.run(work(x)).")
+        check_fits(fn, args, kwargs, "workers.run(work, x)")
         if timeout is not None:
             check_timeout(timeout)
         try:
@@ -151,7 +153,14 @@ def launch(fn, n, *args, backend="auto", timeout=60, debug=False, **kwargs):
 
     Returns:
         list, one result a rank, in rank order.
+
+    Raises:
+        TypeError: fn isn't a function, or takes other arguments.
     """
+    if not callable(fn):
+        raise TypeError(f"launch needs the function first, not {fn!r}; write "
+                        "launch(work, 2, x).")
+    check_fits(fn, args, kwargs, f"launch(work, {n!r}, x)")
     with Workers(n, backend, timeout, debug, _once=True) as workers:
         return workers.run(fn, *args, **kwargs)
 

@@ -1,4 +1,5 @@
 """A rank: the process, or the simulated process, that a function runs on."""
+import inspect
 from dataclasses import dataclass, field
 
 import torch
@@ -59,3 +60,27 @@ class RankError(RuntimeError):
     def __reduce__(self):  # an exception is otherwise unpickled from its message alone
         return RankError, (self.rank, self.cause, self.traceback, self.waiting,
                            self.reports)
+
+
+def check_fits(fn, args, kwargs, form):
+    """Requires a function that ranks can call as fn(me, *args, **kwargs).
+
+    Args:
+        fn, args, kwargs: a callable, and what follows the rank.
+        form: how such a call is written, for the message: "simulate(work, 2, x)".
+
+    Raises:
+        TypeError: fn takes other arguments. (One without a signature passes.)
+    """
+    try:
+        signature = inspect.signature(fn, follow_wrapped=False)
+    except (TypeError, ValueError):  # built in
+        return
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise TypeError(
+            f"each rank calls {name} with itself first, then with what you pass, and "
+            f"{name}{signature} doesn't take that ({error}); write "
+            f"def work(me, x) and {form}.") from None

@@ -14,7 +14,7 @@ from numbers import Integral
 import torch
 
 from .collectives import Group, fresh, sum_of
-from .ranks import Rank, RankError
+from .ranks import Rank, RankError, check_fits
 from .request import ALIKE
 from .tracebacks import describe_stack, outside, stack_below, user_traceback
 
@@ -35,11 +35,13 @@ def simulate(fn, size, *args, **kwargs):
         list, fn's results in rank order.
 
     Raises:
+        TypeError: fn isn't a function, or can't be called as fn(me, *args, **kwargs).
         RankError: fn raised; or the ranks' collectives don't match, or one returned
             while another waited for it. All ranks have ended then.
     """
     if not callable(fn):
         raise TypeError(f"simulate runs a function; got {type(fn).__name__}")
+    check_fits(fn, args, kwargs, f"simulate(work, {size!r}, x)")
     if not isinstance(size, Integral) or size < 1:
         raise ValueError(f"size must be a whole number of ranks, 1 up; got {size!r}")
     runners = [Runner(rank, size, fn, args, kwargs) for rank in range(size)]
