@@ -42,6 +42,13 @@ def on_ranks(function):
     return watched
 
 
+def in_one_line(error):
+    """A RankError as an error that a check can tell: the rank and its cause."""
+    if error.cause.startswith("NotImplementedError"):
+        return NotImplementedError()
+    return RuntimeError(f"on rank {error.rank}: {error.cause}")
+
+
 def listed(function):
     """The same function with its tensors as lists: they are shown in full."""
     @functools.wraps(function)
