@@ -39,7 +39,7 @@ with Workers(2) as workers:
     workers.run(work, "y")
     say(f"second {workers.run(work, 'y')}")
 try:
-    launch(work, 3)
+    launch(work, 3, "x")
 except ValueError as error:
     say(error)
 """
