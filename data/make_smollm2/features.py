@@ -75,9 +75,9 @@ def batches(rows):
 
 
 def make_missing(shards):
-    """Writes the features that aren't there yet, in bfloat16 for its speed."""
+    """Writes the features that aren't there yet."""
     missing = [path for path in shards if not features_path(path).exists()]
     if missing:
-        model = load_model(smollm2.fetch(), torch.bfloat16)
+        model = load_model(smollm2.fetch())
         for path in tqdm(missing, desc="features", mininterval=10):
             make_features(model, path)

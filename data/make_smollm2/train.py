@@ -112,11 +112,9 @@ def imitation(draft, batch):
     rows = padded(list(ids))[:, :-1]
     judged = answer_places(torch.tensor(given), lengths, rows.shape[1])
     head, stream = draft.lm_head.few, torch.cat(stream).float()
-    with torch.autocast("cpu", torch.bfloat16):
-        log_q = head(draft.hidden(rows)[judged]).float().log_softmax(-1)  # [N, WORDS]
-        with torch.no_grad():
-            p = head(stream).float()
-            p = (p - torch.cat(total)[:, None]).exp()
+    log_q = head(draft.hidden(rows)[judged]).log_softmax(-1)  # [N, WORDS]
+    with torch.no_grad():
+        p = (head(stream) - torch.cat(total)[:, None]).exp()
     alpha = torch.minimum(p, log_q.exp()).sum(-1).mean()
     return 1 - alpha - CROSS * (p * log_q).sum(-1).mean(), alpha
 
