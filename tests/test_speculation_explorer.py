@@ -1,11 +1,14 @@
 """The speculation explorer: what its sliders compute, draw and say."""
+import itertools
 import multiprocessing
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
 from helpers import PNG, TableModel, random_rule
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from nds_helpers.decoding import Sampling, probabilities
 from nds_helpers.lab import explorers, plots, theory
@@ -128,6 +131,22 @@ def test_figure_shows_text_acceptance_and_speed(lab, k):
     assert all(Letters().decode([token]) in written for token, _ in record.fates)
     assert plots.plt.get_fignums() == open_before
     assert explorers.png(figure).startswith(PNG)
+
+
+@pytest.mark.parametrize("predicted", [
+    (1.0, 1.4, 1.5, 1.4, 1.2, 1.0, 0.9), (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2),
+    (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0), (1.0,) * 7])
+def test_no_word_is_crossed_by_a_curve(lab, predicted):
+    record = replace(lab.compute(k=4, temperature=0.8), predicted=predicted)
+    figure = explorers.speculation_figure(Letters(), record)
+    FigureCanvasAgg(figure).draw()
+    right = figure.axes[1]
+    boxes = [text.get_window_extent() for text in right.texts]
+    assert len(boxes) == 3 and max(box.x1 for box in boxes) <= figure.bbox.x1
+    for line in right.lines:
+        path = line.get_path().transformed(line.get_transform())
+        assert not any(path.intersects_bbox(box, filled=False) for box in boxes)
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
 @pytest.mark.parametrize("k", [0, 4])

@@ -235,7 +235,7 @@ def speculation_figure(tokenizer, record):
         figure = Figure((width / 0.99, PLOTS + height), dpi=90, layout="none")
         share = PLOTS / (PLOTS + height)
         left = figure.add_axes((0.08, 1 - 0.74 * share, 0.38, 0.63 * share))
-        right = figure.add_axes((0.55, 1 - 0.74 * share, 0.43, 0.63 * share))
+        right = figure.add_axes((0.55, 1 - 0.74 * share, 0.33, 0.63 * share))
         plots.draw_acceptance(left, record.trace.by_position(), record.alpha)
         left.set_xlim(-0.6, len(record.predicted) - 1.4)
         draw_setting(right, record)
@@ -250,11 +250,11 @@ def draw_setting(ax, record):
     ks = range(len(record.predicted))
     ax.plot(ks, record.predicted, color=blue, marker=".")
     ax.plot(record.k, record.measured, color=red, marker="D", markersize=11)
-    plots.draw_break_even(ax, "left")
+    plots.draw_break_even(ax, "outside")
     top = max(2.0, 1.2 * max(*record.predicted, record.measured))
     ax.set(xlabel="K, drafted tokens a round", ylabel="speedup", ylim=(0, top))
-    ax.annotate("formula", (ks[-1], record.predicted[-1]), ha="right", color=blue,
-                xytext=(0, 8), textcoords="offset points")
+    # In the strip that ylim leaves free above the curve.
+    ax.annotate("● formula", (0.01, 0.9), color=blue, xycoords="axes fraction")
     ax.annotate(f"◆ measured {record.measured:.2f}", (0.99, 0.9), color=red,
                 xycoords="axes fraction", ha="right")
 

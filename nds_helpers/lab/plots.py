@@ -85,11 +85,19 @@ def draw_bars(ax, series, names, ylabel):
 
 @styled
 def draw_break_even(ax, side="right"):
-    """The line at 1.0 below which speculation loses, named at its left or right end."""
+    """The line at 1.0 below which speculation loses, and its name.
+
+    Args:
+        ax: Axes.
+        side: "left" or "right", the end of the line that the name stands on; or
+            "outside", to the right of the axes, where no curve can cross it.
+    """
+    x, ha, va = {"left": (0.01, "left", "bottom"), "right": (0.99, "right", "bottom"),
+                 "outside": (1.02, "left", "center")}[side]
     ax.axhline(1.0, color="#666666", linewidth=1.2)
-    ax.annotate("break-even", (0.01 if side == "left" else 0.99, 1.0),
-                xycoords=("axes fraction", "data"), ha=side, va="bottom", fontsize=11,
-                color="#444444", bbox=PLATE, zorder=1)  # behind the lines
+    ax.annotate("break-even", (x, 1.0), xycoords=("axes fraction", "data"), ha=ha,
+                va=va, fontsize=11, color="#444444", bbox=PLATE,
+                zorder=1)  # behind the lines
 
 
 @styled

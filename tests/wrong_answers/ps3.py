@@ -167,8 +167,9 @@ WRONG = {question: wrong(NAME, question, *answers) for question, answers in {
         ("q for the first guess only", "dtype=torch.long))", "dtype=torch.long),\n"
          "                     torch.eye(4096)[guesses[:1]])"),
         ("remembers other texts", "sequence.tolist(), []", "sequence.tolist(), []\n"
-         "        for a, b in zip(text, text[1:]):\n"
-         "            self.followers.setdefault((a,), Counter())[b] += 1"),
+         "        for end in range(3, len(text)):\n"
+         "            self.followers.setdefault(\n"
+         "                tuple(text[end - 3:end]), Counter())[text[end]] += 999"),
         ("asks the target", "guess = self.in_text(text)",
          "target = own_drafter.tiny().target\n"
          "            row = target.forward(\n"
