@@ -21,6 +21,9 @@ CASES = [pytest.param(question, source, id=f"{question}: {what}")
          for question, wrong in ps3.WRONG.items() for what, source in wrong]
 PARTS = {"q1": "q1 q2 q3", "q2": "q1 q2 q3", "q3": "q1 q2 q3", "q4": "q4", "q5": "q5"}
 
+SLOW = {"asks the target", "asks the draft model",
+        "the likeliest word, with a q that says half"}  # in the students' check
+
 # The same functions, written in another way.
 OTHERWISE = {
     "q1_argmax": """
@@ -179,7 +182,7 @@ def test_checks_pass_the_reference_and_tell_most_wrong_answers():
         reference = cell(NOTEBOOK, question).source
         assert "\nPassed" in "\n" + said(NOTEBOOK, question, reference, *earlier)
         told += ["Not yet" in said(NOTEBOOK, question, source, *earlier)
-                 for _, source in wrong]
+                 for what, source in wrong if what not in SLOW]
     assert sum(told) >= 0.8 * len(CASES)
 
 
