@@ -73,21 +73,23 @@ def run_cell(client, index):
         raise CellFailed(f"the cell that begins {first!r}: {trouble.splitlines()[0]}")
 
 
-def execute(notebook, folder, passes=1):
-    """Runs all cells in a fresh kernel that stands in `folder`, `passes` times over.
+def execute(folder, *notebooks):
+    """Runs the cells of all notebooks in one fresh kernel that stands in `folder`.
 
     What a cell writes to stderr arrives with its outputs. The kernel's own stderr is
     dropped: one that is killed in the middle of a cell fills it with noise.
     """
-    client = NotebookClient(notebook, kernel_name="python3", timeout=SECONDS_PER_CELL,
-                            allow_errors=True, coalesce_streams=True,
+    client = NotebookClient(notebooks[0], kernel_name="python3",
+                            timeout=SECONDS_PER_CELL, allow_errors=True,
+                            coalesce_streams=True,
                             record_timing=False, store_widget_state=False,
                             extra_arguments=["--IPKernelApp.log_level=ERROR"])
     with (tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home,
           client.setup_kernel(cwd=str(folder), env=offline(home),
                               stderr=subprocess.DEVNULL)):
-        for index in list(range(len(notebook.cells))) * passes:
-            run_cell(client, index)
+        for client.nb in notebooks:
+            for index in range(len(client.nb.cells)):
+                run_cell(client, index)
 
 
 def tidy(notebook):
@@ -125,7 +127,7 @@ def lighter(png):
 def refresh(path):
     """Runs a chapter and writes it back with its outputs, unless a cell fails."""
     notebook = nbformat.read(path, as_version=4)
-    execute(notebook, path.parent)
+    execute(path.parent, notebook)
     tidy(notebook)
     nbformat.write(notebook, path)
 

@@ -27,9 +27,9 @@ from nds_helpers.models.pairs import DATA
 
 LAYERS = 0, 1, 29  # of the target, where the draft's begin
 WORDS = 12_288  # that the draft can say
-SEED, ROWS = 0, 8
-PEAK_RATE, WARM_UP, CROSS = 1e-3, 50, 0.3
-SAVED_EVERY = 50  # steps
+SEED, ROWS = 0, 4
+PEAK_RATE, WARM_UP, CROSS = 1e-3, 100, 0.3
+SAVED_EVERY = 100  # steps
 HELD_OUT = WORK / "heldout.npz"  # the target's answers to data/prompts.jsonl
 FOLDER = DATA / "smollm2"
 
