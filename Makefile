@@ -26,7 +26,7 @@ need_python = @$(PYTHON) $(RECENT) 2>/dev/null || { echo "This course needs\
 	Python 3.11 or newer, and $(PYTHON) is older or missing: install one, or name it\
 	with make env PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help env lab test notebooks grade precheck bench recorded smollm2 data pins \
+.PHONY: help env lab test notebooks grade precheck bench llmbench recorded smollm2 data pins \
 	clean
 
 help: ## list the targets (the default)
@@ -80,6 +80,10 @@ bench: $(BUILT) ## measure the speeds of this machine and write a table
 	@$(RUN) bench/run.py $(ARGS)
 	$(if $(ARGS),,@$(RUN) bench/faults.py)
 
+llmbench: $(BUILT) ## measure SmolLM2, with ARGS="--per-kind 2" in half an hour (resumes)
+	$(say)
+	@$(RUN) bench/smollm2.py $(ARGS)
+
 recorded: $(BUILT) ## measure the runs that chapter 10 shows (some minutes, resumes)
 	$(say)
 	@$(RUN) data/make_recorded.py
@@ -95,8 +99,8 @@ data: $(BUILT) ## train the shipped models anew (a day; each step resumes if sto
 	@$(RUN) data/make_tiny/train.py
 	@$(RUN) data/make_tiny/distill.py
 	@$(RUN) data/make_tiny/evaluate.py
-	@$(RUN) data/make_smollm2/sample.py --tokens 1000000
-	@$(RUN) data/make_smollm2/train.py --shards 150
+	@$(RUN) data/make_smollm2/sample.py --tokens 500000
+	@$(RUN) data/make_smollm2/train.py --shards 24 --epochs 2
 
 pins: ## move constraints.txt to the newest versions that pyproject.toml allows
 	$(say)
