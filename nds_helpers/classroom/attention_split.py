@@ -11,7 +11,8 @@ def check_assign_heads(function):
     """Checks assign_heads(heads, kv_heads, size) -> list of (query heads, kv heads).
 
     Args:
-        function: takes three ints, and gives two lists of ints a rank.
+        function: takes three ints, and gives two ranges a rank; lists of the same
+            ints pass too.
 
     Returns:
         bool, True where every case passed.
