@@ -6,6 +6,7 @@ wrong answers; `Class` hands files in and grades them with nbgrader itself.
 import contextlib
 import copy
 import io
+import re
 from pathlib import Path
 
 import nbformat
@@ -31,6 +32,12 @@ def answered(notebook, answers):
     for name, source in answers.items():
         cell(notebook, name).source = source
     return notebook
+
+
+def left_out(notebook, question):
+    """The source of an answer cell as students get it: nothing is answered."""
+    solution = re.compile(r"^( *)### BEGIN SOLUTION.*?### END SOLUTION", re.S | re.M)
+    return solution.sub(r"\1raise NotImplementedError", cell(notebook, question).source)
 
 
 def altered(name, question, *changes):
@@ -61,6 +68,16 @@ def wrong(name, question, *answers):
     """
     return [(what, altered(name, question, *zip(pieces[::2], pieces[1::2])))
             for what, *pieces in answers]
+
+
+def number(name):
+    """The question that a cell belongs to, "q1"."""
+    return name.partition("_")[0]
+
+
+def numbers_of(names):
+    """The questions that cells belong to."""
+    return set(map(number, names))
 
 
 def maximum(notebook):

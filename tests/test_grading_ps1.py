@@ -4,7 +4,18 @@ The many wrong answers run in this process, as a kernel would run them. A dozen 
 go through nbgrader in tests/test_grading_course.py.
 """
 import pytest
-from grading import altered, answered, cell, lost, points, problem_set, said
+from grading import (
+    altered,
+    answered,
+    cell,
+    left_out,
+    lost,
+    number,
+    numbers_of,
+    points,
+    problem_set,
+    said,
+)
 from wrong_answers import ps1
 
 NOTEBOOK = problem_set(ps1.NAME)
@@ -71,6 +82,13 @@ def test_the_reference_gets_all_points():
 def test_right_answers_of_another_make_get_all_points():
     notebook = answered(NOTEBOOK, OTHERWISE)
     assert lost(notebook, points(notebook)) == set()
+
+
+@pytest.mark.parametrize("question", ps1.WRONG)
+def test_a_question_left_out_costs_its_own_points_only(question):
+    notebook = answered(NOTEBOOK, {question: left_out(NOTEBOOK, question)})
+    gone = lost(notebook, points(notebook))
+    assert numbers_of(gone) == {number(question)}
 
 
 @pytest.mark.parametrize("question, source", CASES)

@@ -4,7 +4,19 @@ The many wrong answers run in this process, as a kernel would run them; one of e
 question, the reference and the release go through nbgrader.
 """
 import pytest
-from grading import Class, answered, cell, lost, maximum, points, problem_set, said
+from grading import (
+    Class,
+    answered,
+    cell,
+    left_out,
+    lost,
+    maximum,
+    number,
+    numbers_of,
+    points,
+    problem_set,
+    said,
+)
 from wrong_answers import ps2
 
 NOTEBOOK = problem_set(ps2.NAME)
@@ -101,22 +113,19 @@ def add_and_norm(*given):
 }
 
 
-def number(name):
-    """The question that a cell belongs to, "q1"."""
-    return name.partition("_")[0]
-
-
-def numbers_of(names):
-    """The questions that cells belong to."""
-    return set(map(number, names))
-
-
 def test_the_reference_gets_all_points():
     assert lost(NOTEBOOK, points(NOTEBOOK)) == set()
 
 
 def test_right_answers_of_another_make_get_all_points():
     assert lost(NOTEBOOK, points(answered(NOTEBOOK, OTHERWISE))) == set()
+
+
+@pytest.mark.parametrize("question", ps2.WRONG)
+def test_a_question_left_out_costs_its_own_points_only(question):
+    notebook = answered(NOTEBOOK, {question: left_out(NOTEBOOK, question)})
+    gone = lost(notebook, points(notebook))
+    assert numbers_of(gone) == {number(question)}
 
 
 @pytest.mark.parametrize("question, source", CASES)

@@ -8,7 +8,19 @@ import copy
 
 import psutil
 import pytest
-from grading import Class, answered, cell, lost, maximum, points, problem_set, said
+from grading import (
+    Class,
+    answered,
+    cell,
+    left_out,
+    lost,
+    maximum,
+    number,
+    numbers_of,
+    points,
+    problem_set,
+    said,
+)
 from kernels import left_over
 from wrong_answers import ps3
 
@@ -120,16 +132,6 @@ class MyDrafter:
 }
 
 
-def number(name):
-    """The question that a cell belongs to, "q1"."""
-    return name.partition("_")[0]
-
-
-def numbers_of(names):
-    """The questions that cells belong to."""
-    return set(map(number, names))
-
-
 def part(notebook, questions):
     """A copy of a notebook with the cells of some questions, "q1 q2", and the rest."""
     short = copy.copy(notebook)
@@ -153,6 +155,12 @@ def test_right_answers_of_another_make_lose_nothing_but_the_last_points(question
     """A drafter that draws is honest; at temperature 0 drawing costs tokens."""
     gone = lost_alone(question, {question: OTHERWISE[question]})
     assert gone <= {"q5_better_test"}
+
+
+@pytest.mark.parametrize("question", ps3.WRONG)
+def test_a_question_left_out_costs_its_own_points_only(question):
+    gone = lost_alone(question, {question: left_out(NOTEBOOK, question)})
+    assert numbers_of(gone) == {number(question)}
 
 
 @pytest.mark.parametrize("question, source", CASES)
