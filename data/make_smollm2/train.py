@@ -20,6 +20,7 @@ from sample import WORK, Sampler, save, shards, texts
 from tqdm import tqdm
 
 from nds_helpers.decoding import Sampling
+from nds_helpers.lab.plots import draw_lines, new_figure
 from nds_helpers.models import load_model, smollm2
 from nds_helpers.models.borrowed import load_borrowing
 from nds_helpers.models.checkpoint import SINGLE, places
@@ -157,10 +158,14 @@ def rate(step, steps):
 
 
 def export(draft, curve):
-    """Writes the draft to data/smollm2, with its sha256 and its curve."""
+    """Writes the draft to data/smollm2, with its curve and the sha256 of each file."""
     FOLDER.mkdir(exist_ok=True)
     save_file(trained_weights(draft), FOLDER / SINGLE)
     (FOLDER / "curve.json").write_text(json.dumps(curve))
+    figure, ax = new_figure(figsize=(7, 4), layout="constrained")
+    draw_lines(ax, {f"{curve[-1][1]:.2f}": list(zip(*curve))},
+               "tokens seen, each pass counted", "alpha on unseen prompts")
+    figure.savefig(FOLDER / "alpha.png", dpi=80)
     smollm2.write_sums(FOLDER)
 
 
