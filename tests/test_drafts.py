@@ -1,0 +1,124 @@
+"""The chart of drafts: alpha is exact, silence is counted, curves agree with theory."""
+import math
+
+import pytest
+import torch
+from helpers import Proposer, TableModel, law_rule, random_rule
+from matplotlib.figure import Figure
+
+from nds_helpers.decoding import Draft, ModelDrafter, NGramDrafter, Sampling
+from nds_helpers.lab import drafts, theory
+from nds_helpers.lab.drafts import Chart, Place, gain
+from nds_helpers.models import load_pair
+
+P, Q = [0.5, 0.3, 0.1, 0.05, 0.05], [0.2, 0.2, 0.2, 0.2, 0.2]
+TEXTS = torch.tensor([[0, 1, 2, 3, 0, 1], [4, 4, 0, 0, 1, 2]])
+
+
+class Batched(TableModel):
+    """A table that takes [B, T] too, as a Decoder does."""
+
+    def forward(self, tokens, cache=None):
+        if tokens.dim() == 2:
+            return torch.stack([self.forward(row, self.new_cache(0)) for row in tokens])
+        return super().forward(tokens, cache)
+
+
+@pytest.fixture
+def chart():
+    return Chart(Batched(law_rule(P)), TEXTS, given=2)
+
+
+def test_alpha_of_a_model_is_the_overlap(chart):
+    place = chart.measure("uniform", ModelDrafter(TableModel(law_rule(Q))))
+    assert place.alpha == pytest.approx(0.6)  # 0.2 + 0.2 + 0.1 + 0.05 + 0.05
+    assert place.silent == 0 and place.c > 0
+    assert chart.places["uniform"] is place
+
+
+def test_alpha_follows_the_context():
+    """Row n - 1 of p judges the guess for place n: a shift by one shows here."""
+    target = Batched(random_rule(3), order=1)
+    place = Chart(target, TEXTS, given=1).measure("itself", ModelDrafter(target))
+    assert place.alpha == pytest.approx(1.0)
+
+
+def test_both_models_take_the_temperature():
+    sampling = Sampling(0.5)
+    chart = Chart(Batched(law_rule(P)), TEXTS, 2, sampling)
+    sharp = torch.tensor(P) ** 2 / (torch.tensor(P) ** 2).sum()
+    place = chart.measure("uniform", ModelDrafter(TableModel(law_rule(Q))))
+    assert place.alpha == pytest.approx(
+        torch.minimum(sharp, torch.tensor(Q)).sum().item(), abs=1e-6)
+
+
+def test_a_point_mass_is_accepted_with_probability_p(chart):
+    assert chart.measure("1", Proposer(lambda ids, k: [1])).alpha == pytest.approx(0.3)
+
+
+def test_silence_is_counted_and_costs_no_alpha(chart):
+    place = chart.measure("even", Proposer(
+        lambda ids, k: [0] if len(ids) % 2 else []))
+    assert place.silent == 0.5
+    assert place.alpha == pytest.approx(0.5)
+
+
+def test_a_draft_without_any_guess(chart):
+    place = chart.measure("mute", Proposer(lambda ids, k: []))
+    assert math.isnan(place.alpha) and place.silent == 1
+    assert chart.best("mute") == (1, pytest.approx(1 / (1 + place.c)))
+
+
+def test_a_draft_that_breaks_the_contract_is_refused(chart):
+    with pytest.raises(ValueError, match="k was 1"):
+        chart.measure("greedy", Proposer(lambda ids, k: [1, 2]))
+
+
+@pytest.mark.parametrize("alpha, k, c", [(0.8, 4, 0.1), (0.3, 1, 0.5)])
+def test_gain_is_the_formula_and_silence_pulls_it_to_one(alpha, k, c):
+    wide = [1.0] + [1.2] * 8
+    talking = gain(Place(alpha, c, 0.0), k, wide)
+    assert talking == pytest.approx(theory.speedup(alpha, k, c, 1.2))
+    half = gain(Place(alpha, 0.0, 0.5), k, [1.0] * 9)
+    assert half == pytest.approx((1 + theory.expected_tokens(alpha, k)) / 2)
+
+
+def test_curves_lie_where_the_formula_says():
+    figure = Figure()
+    ax = figure.subplots()
+    drafts.draw_speedups(ax, [1.0] * 9)
+    paths = ax.collections[0].get_paths()
+    for level, path in zip(drafts.LEVELS, paths):
+        for c, alpha in path.vertices[::10]:
+            best = max(theory.speedup(alpha, k, c) for k in range(1, 9))
+            assert best == pytest.approx(level, abs=0.1)
+
+
+def test_every_draft_is_named_on_the_chart(chart):
+    chart.measure("n-gram", NGramDrafter())
+    chart.measure("uniform", ModelDrafter(TableModel(law_rule(Q))))
+    figure = Figure()
+    ax = figure.subplots()
+    chart.draw(ax)
+    words = [text.get_text() for text in ax.texts]
+    assert any(word.startswith("n-gram\n(silent") for word in words)
+    assert "uniform" in words
+
+
+def test_a_real_target_and_its_draft():
+    """The places of a chart give the alpha that `quality.agreement` finds."""
+    pair = load_pair("tiny")
+    texts = pair.encode("KING HENRY.\nMy lord, I will not go to the field.")[None, :14]
+    chart = Chart(pair.target, texts, given=4)
+    p, q = (model.forward(texts)[0].softmax(-1) for model in (pair.target, pair.draft))
+    expected = torch.minimum(p, q).sum(-1)[3:-1].mean().item()
+    assert len(chart.wide) == drafts.LARGEST + 1 and chart.wide[0] == 1
+    assert chart.measure("draft", ModelDrafter(pair.draft)).alpha == pytest.approx(
+        expected, abs=1e-4)
+
+
+def test_overlap_of_one_guess():
+    p = torch.tensor(P)
+    sure, drawn = Draft(torch.tensor([2])), Draft(torch.tensor([2]), torch.tensor([Q]))
+    assert drafts.overlap(p, sure) == pytest.approx(0.1)
+    assert drafts.overlap(p, drawn) == pytest.approx(0.6)
