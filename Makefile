@@ -93,7 +93,7 @@ smollm2: $(BUILT) ## fetch the real language model of chapter 05 (93 MB, once)
 	@$(RUN) -c "from nds_helpers.models import smollm2; \
 		print('SmolLM2 is in', smollm2.fetch())"
 
-data: $(BUILT) ## train the shipped models anew (a day; each step resumes if stopped)
+data: $(BUILT) ## train the shipped models anew (hours; each step resumes if stopped)
 	$(say)
 	@$(RUN) data/make_tiny/corpus.py
 	@$(RUN) data/make_tiny/train.py

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nds_helpers.decoding import Sampling
@@ -33,12 +34,32 @@ def make_tiny(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_the_sums_hold_and_cover_every_file():
-    verify_files(TINY)
+@pytest.mark.parametrize("name", ["tiny", "smollm2"])
+def test_the_sums_hold_and_cover_every_file(name):
+    verify_files(DATA / name)
     listed = {line.split(maxsplit=1)[1] for line in
-              (TINY / "SHA256SUMS").read_text().splitlines()}
-    found = {str(p.relative_to(TINY)) for p in TINY.rglob("*") if p.is_file()}
+              (DATA / name / "SHA256SUMS").read_text().splitlines()}
+    found = {str(p.relative_to(DATA / name))
+             for p in (DATA / name).rglob("*") if p.is_file()}
     assert listed == found - {"SHA256SUMS"}
+
+
+def test_the_draft_for_smollm2_is_small_and_its_curve_is_shown():
+    folder = DATA / "smollm2"
+    assert sum(p.stat().st_size for p in folder.iterdir()) < 25e6
+    seen, alpha = json.loads((folder / "curve.json").read_text())[-1]
+    said = (DATA / "README.md").read_text(encoding="utf-8")
+    assert f"{seen:,} tokens" in said and f"alpha is {alpha:.2f}" in said
+
+
+def test_the_draft_for_smollm2_has_its_shapes():
+    with safe_open(DATA / "smollm2" / "model.safetensors", "pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+        ids = file.get_tensor("ids")
+    assert shapes.pop("ids") == (12_288,) and shapes["norm.weight"] == (576,)
+    assert ids.diff().min() > 0 and 0 <= ids[0] and ids[-1] < 49_152
+    assert {name.split(".")[1] for name in shapes if name.startswith("layers.")} == {
+        "0", "1", "2"}
 
 
 def test_the_pair_is_small():
