@@ -83,7 +83,7 @@ def test_the_command_grades_what_it_can(tmp_path):
     assert "NOT GRADED, not a notebook that can be read" in lines[0]
     assert "NOT GRADED, homework.ipynb isn't the name of a problem set" in lines[1]
     assert f"Åsa [x] & Co {NAME}: 16 of 20, to mark by hand: q8_written" in lines[2]
-    assert lines[3].startswith("3 submissions, 2 of them not graded")
+    assert lines[3].startswith("Submissions: 3, not graded: 2.")
     with open(tmp_path / "marks.csv", newline="", encoding="utf-8") as file:
         asa = list(csv.DictReader(file))[2]
     assert (asa["total"], asa["q6_tokens_test"], asa["q8_written"]) == ("16", "0", "")

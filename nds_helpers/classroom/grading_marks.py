@@ -241,7 +241,7 @@ def main():
         sys.exit(str(error))
     write(marks, asked.out)
     left = sum(bool(one.note) for one in marks)
-    print(f"{len(marks)} submissions, {left} of them not graded: see {asked.out}")
+    print(f"Submissions: {len(marks)}, not graded: {left}. The table is {asked.out}")
     sys.exit(min(left, 1))
 
 
