@@ -22,6 +22,7 @@ from tqdm import tqdm
 from nds_helpers.decoding import (
     AdaptiveK,
     EarlyExitDrafter,
+    EitherDrafter,
     ModelDrafter,
     NGramDrafter,
     Sampling,
@@ -47,8 +48,10 @@ GENERATE, ASSISTED, LOOK_UP = ("transformers generate", "transformers early exit
                                "transformers prompt look-up, K 4")
 PEERS = {GENERATE: {}, ASSISTED: {"assistant_early_exit": EXIT},
          LOOK_UP: {"prompt_lookup_num_tokens": 4}}
-SINGLE = "draft model, K 2", "draft model, K 4", "n-gram, K 4", "early exit, K 2"
-ADAPTIVE = "draft model, adaptive K", "n-gram, adaptive K"
+EITHER = "n-gram, else draft model"
+SINGLE = ("draft model, K 2", "draft model, K 4", "n-gram, K 4", f"{EITHER}, K 3",
+          "early exit, K 2")
+ADAPTIVE = "draft model, adaptive K", "n-gram, adaptive K", f"{EITHER}, adaptive K"
 COPYING = "edit", "summarise"  # the kinds whose answers repeat their prompt
 
 
@@ -96,6 +99,8 @@ class Models:
     def drafter(self, name, dtype):
         """The drafter that a way's name begins with."""
         pair = self.pairs[dtype]
+        if name.startswith(EITHER):
+            return EitherDrafter(NGramDrafter(shortest=2), ModelDrafter(pair.draft))
         if name.startswith("n-gram"):
             return NGramDrafter()
         if name.startswith("early exit"):

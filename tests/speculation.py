@@ -3,6 +3,7 @@ import pytest
 from helpers import Proposer, TableModel, generator, next_rule, random_rule
 
 from nds_helpers.decoding import (
+    EitherDrafter,
     ModelDrafter,
     NGramDrafter,
     Sampling,
@@ -36,6 +37,7 @@ DRAFTERS = {
     "itself": lambda: ModelDrafter(target()),
     "another model": lambda: ModelDrafter(TableModel(random_rule(9))),
     "n-grams": lambda: NGramDrafter(),
+    "n-grams or itself": lambda: EitherDrafter(NGramDrafter(), ModelDrafter(target())),
     "always 3": lambda: Proposer(lambda ids, k: [3] * k),
     "nothing": lambda: Proposer(lambda ids, k: []),
 }

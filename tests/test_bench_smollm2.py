@@ -49,7 +49,7 @@ def test_two_prompts_of_every_kind(bench, asked):
 
 def test_what_is_noted_is_not_measured_again(results):
     """No model is loaded: nothing is missing."""
-    assert len(results.done) == len(results.names) * 31
+    assert len(results.done) == len(results.names) * 39
 
 
 def test_only_what_is_missing_is_measured(bench, asked, lines, tmp_path, monkeypatch):
@@ -81,5 +81,5 @@ def test_wanted_takes_the_best_single_draft_and_the_slowest_kind(bench, results)
 
 def test_the_page_shows_every_way_and_kind(bench, results):
     page = bench.page(results, {"cores": 2})
-    assert page.count("2.50x") >= 4 and page.count("12 of 12") == 17
+    assert page.count("2.50x") >= 4 and page.count("12 of 12") == 21
     assert "| chat | story | summarise | edit | code | translate |" in page

@@ -11,7 +11,13 @@ from helpers import (
     random_transformer,
 )
 
-from nds_helpers.decoding import ModelDrafter, NGramDrafter, Sampling, probabilities
+from nds_helpers.decoding import (
+    EitherDrafter,
+    ModelDrafter,
+    NGramDrafter,
+    Sampling,
+    probabilities,
+)
 from nds_helpers.decoding.drafters import common_prefix
 from nds_helpers.models import load_model
 
@@ -267,3 +273,16 @@ def test_a_greedy_draft_follows_its_model():
     draft = ModelDrafter(TableModel(rule)).propose(ids(2), 4, GREEDY, generator())
     assert draft.tokens.tolist() == [3, 4, 0, 1]
     assert torch.equal(draft.probs, torch.eye(5, dtype=torch.float64)[draft.tokens])
+
+
+# One, and where it is silent another.
+def test_the_second_is_asked_only_where_the_first_is_silent():
+    model = recorded(law_rule([0.0, 1.0, 0.0]), 3)
+    drafter = EitherDrafter(NGramDrafter(2, 2), ModelDrafter(model))
+    copied = drafter.propose(ids(1, 2, 0, 1, 2), 2, GREEDY, generator())
+    assert copied.tokens.tolist() == [0, 1] and copied.probs is None
+    assert not model.calls
+    guessed = drafter.propose(ids(1, 2, 0, 1), 2, WARM, generator())
+    assert guessed.tokens.tolist() == [1, 1] and guessed.probs.shape == (2, 3)
+    drafter.reset()
+    assert drafter.second.fed == []

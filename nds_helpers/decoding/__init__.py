@@ -1,5 +1,5 @@
 """One device: sampling, plain decoding, drafters, verification, the loop, the trace."""
-from .drafters import Draft, ModelDrafter, NGramDrafter
+from .drafters import Draft, EitherDrafter, ModelDrafter, NGramDrafter
 from .early_exit import EarlyExitDrafter
 from .plain import autoregressive, autoregressive_rounds
 from .policies import AdaptiveK, round_costs
@@ -10,9 +10,9 @@ from .trace import Result, Round, Trace
 from .verify import Verdict, acceptance, residual, verify_block, verify_tokens
 
 __all__ = [
-    "AdaptiveK", "Draft", "EarlyExitDrafter", "ModelDrafter", "NGramDrafter", "Result",
-    "Round", "Sampling", "Trace", "Verdict", "acceptance", "autoregressive",
-    "autoregressive_rounds", "draw", "probabilities", "residual", "round_costs",
-    "speculative", "speculative_rounds", "stream_text", "uniforms", "verify_block",
-    "verify_tokens",
+    "AdaptiveK", "Draft", "EarlyExitDrafter", "EitherDrafter", "ModelDrafter",
+    "NGramDrafter", "Result", "Round", "Sampling", "Trace", "Verdict", "acceptance",
+    "autoregressive", "autoregressive_rounds", "draw", "probabilities", "residual",
+    "round_costs", "speculative", "speculative_rounds", "stream_text", "uniforms",
+    "verify_block", "verify_tokens",
 ]

@@ -140,3 +140,26 @@ class NGramDrafter:
                 start = int(hits[-1]) + size
                 return Draft(sequence[start:start + k].clone())
         return Draft(sequence[:0])
+
+
+class EitherDrafter:
+    """Asks one drafter, and a second one only where the first is silent.
+
+    A look-up that is nearly free in front of a draft model: what repeats is copied,
+    the rest is guessed.
+    """
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def reset(self):
+        """Both forget the text."""
+        self.first.reset()
+        self.second.reset()
+
+    def propose(self, sequence, k, sampling, generator):
+        """The first one's Draft, or the second one's where that holds no token."""
+        draft = self.first.propose(sequence, k, sampling, generator)
+        if len(draft.tokens):
+            return draft
+        return self.second.propose(sequence, k, sampling, generator)

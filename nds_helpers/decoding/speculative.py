@@ -18,7 +18,7 @@ def speculative(model, drafter, prompt, *, k, max_new_tokens, sampling=None,
 
     Args:
         model: the target, a language model.
-        drafter: proposes tokens (ModelDrafter, NGramDrafter, or your own).
+        drafter: proposes tokens (one of those in drafters.py, or your own).
         prompt: LongTensor[T] or list of ids.
         k: drafted tokens a round, an int; or a policy, called with the trace so
             far, that returns one. 0 is plain decoding.
