@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from nds_helpers.decoding import Draft, ModelDrafter, NGramDrafter, Sampling
 from nds_helpers.lab import drafts, theory
 from nds_helpers.lab.drafts import Chart, Place, gain
+from nds_helpers.lab.measure import Spread
 from nds_helpers.models import load_pair
 
 P, Q = [0.5, 0.3, 0.1, 0.05, 0.05], [0.2, 0.2, 0.2, 0.2, 0.2]
@@ -115,6 +116,23 @@ def test_a_real_target_and_its_draft():
     assert len(chart.wide) == drafts.LARGEST + 1 and chart.wide[0] == 1
     assert chart.measure("draft", ModelDrafter(pair.draft)).alpha == pytest.approx(
         expected, abs=1e-4)
+
+
+def test_a_busy_moment_does_not_bend_the_cost_of_width(monkeypatch):
+    """The clock says 2 + width, but once ten times that; width 9 seems cheap."""
+    asked = []
+
+    def clock(target, width, context, repeats):
+        asked.append(width)
+        busy = 10 if len(asked) == 11 else 1  # the third turn's width 1
+        taken = 1.0 if width == 9 else 2.0 + width
+        return Spread(taken * busy, 0.0, 0.0)
+
+    monkeypatch.setattr(drafts, "forward_seconds", clock)
+    wide = drafts.wide_costs(None, 64)
+    assert wide[:5] == pytest.approx([(2 + k) / 3 for k in range(1, 6)])
+    assert wide[8] == wide[4]
+    assert asked[:6] == [1, 2, 3, 5, 9, 1]
 
 
 def test_overlap_of_one_guess():

@@ -1,7 +1,7 @@
 """Where a draft stands: how often it is right against what it costs, on one chart."""
 import statistics
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 
 import numpy as np
 import torch
@@ -113,10 +113,16 @@ def overlap(p, draft):
 
 
 def wide_costs(target, context):
-    """t(k+1) / t(1) for k from 0 to LARGEST; straight lines between five widths."""
-    widths = [1, 2, 3, 5, LARGEST + 1]
-    taken = [forward_seconds(target, width, context, 9).median for width in widths]
-    wide = np.interp(range(1, LARGEST + 2), widths, [t / taken[0] for t in taken])
+    """t(k+1) / t(1) for k from 0 to LARGEST; straight lines between five widths.
+
+    The widths take turns, so that a busy moment of the machine hits all of them.
+    A wider pass does more, so one that seems to take less is set right.
+    """
+    widths, turns = [1, 2, 3, 5, LARGEST + 1], 5
+    taken = [[forward_seconds(target, width, context, 2).median for width in widths]
+             for _ in range(turns)]
+    middle = list(accumulate(map(statistics.median, zip(*taken)), max))
+    wide = np.interp(range(1, LARGEST + 2), widths, [t / middle[0] for t in middle])
     return wide.tolist()
 
 

@@ -1,0 +1,339 @@
+"""Chapter 05: checks catch the plausible mistakes, cells agree with the package."""
+import pytest
+import torch
+from helpers import TableModel, generator, load_chapter, random_rule, said
+from torch.nn.functional import pad
+
+from nds_helpers.classroom.better_draft import check_bigram, check_either
+from nds_helpers.decoding import (
+    AdaptiveK,
+    Draft,
+    ModelDrafter,
+    NGramDrafter,
+    Round,
+    Sampling,
+    Trace,
+    acceptance,
+    draw,
+    probabilities,
+    speculative,
+    uniforms,
+    verify_block,
+    verify_tokens,
+)
+from nds_helpers.decoding.verify import prefix_weights
+from nds_helpers.lab import distil, drafts, theory
+from nds_helpers.models import load_pair
+from nds_helpers.models.borrowed import early_exit
+
+
+@pytest.fixture(scope="module")
+def chapter():
+    """What the chapter's cells and solutions define."""
+    return load_chapter(
+        "05_find_a_better_draft", theory=theory, Draft=Draft, draw=draw, pad=pad,
+        probabilities=probabilities, uniforms=uniforms, acceptance=acceptance,
+        prefix_weights=prefix_weights, speculative=speculative, seeded=generator,
+        verify_tokens=verify_tokens, Sampling=Sampling, prompt=[1])
+
+
+@pytest.mark.parametrize("silent", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_gain_agrees(chapter, silent, k):
+    wide = [1.0 + 0.1 * i for i in range(9)]
+    for alpha, c in ((0.0, 0.3), (0.7, 0.05), (1.0, 1.0)):
+        place = drafts.Place(alpha, c, silent)
+        assert chapter.gain(place, k, wide) == pytest.approx(
+            drafts.gain(place, k, wide), abs=1e-12)
+
+
+def test_divergence_agrees(chapter):
+    log_p, log_q = torch.randn(2, 3, 7, generator=generator(0)).log_softmax(-1)
+    assert torch.equal(chapter.divergence(log_p, log_q),
+                       distil.divergence(log_p, log_q))
+
+
+def test_exits_agree_with_the_drafts_that_exit(chapter):
+    target, tokens = load_pair("tiny").target, torch.arange(24).view(2, 12)
+    every = list(chapter.exits(target, tokens))
+    assert len(every) == target.config.layers
+    assert not any(layer._forward_hooks for layer in target.layers)
+    for layers in (1, 7, 15):
+        expected = early_exit(target, layers).forward(tokens)
+        torch.testing.assert_close(every[layers - 1], expected)
+    torch.testing.assert_close(every[-1], target.forward(tokens))
+
+
+def traces(count=40):
+    """Random traces: easy and hard ones, with plain rounds and silent ones."""
+    g = generator(0)
+    for number in range(count):
+        rate, trace = torch.rand(1, generator=g).item(), Trace()
+        for r in range(number):
+            k = 0 if number % 3 == 0 and r > 5 else r % 4
+            drafted = 0 if r % 5 == 0 else k
+            stood = (torch.rand(drafted, generator=g) < rate).long().cumprod(0)
+            accepted = int(stood.sum())
+            kind = "bonus" if accepted == drafted else "corrected"
+            trace.append(Round(k, [0] * drafted, accepted, kind,
+                               [0] * (accepted + 1), [], []))
+        yield trace
+
+
+@pytest.mark.parametrize("costs", [
+    [1.0, 1.1, 1.2, 1.3, 1.5], [1.0, 1.5, 2.0, 2.5], [1.0, 1.9, 2.8]])
+def test_adaptive_agrees_with_the_package(chapter, costs):
+    ours, theirs = chapter.adaptive(costs), AdaptiveK(costs)
+    chosen = [(ours(trace), theirs(trace)) for trace in traces()]
+    assert [a for a, _ in chosen] == [b for _, b in chosen]
+    assert len(set(chosen)) > 1
+
+
+def test_asked_along_counts_right_wrong_and_silent(chapter):
+    # Behind the second 1 comes the 2 that was seen, behind the third it doesn't.
+    ids = torch.tensor([1, 2, 1, 2, 1, 3])
+    assert chapter.asked_along(NGramDrafter(1), ids) == (2 / 5, 1 / 5)
+
+
+def test_both_rules_count_what_the_rules_keep(chapter):
+    """The averages that it notes are those of real rounds, and the first is shared."""
+    target = TableModel(random_rule(1))
+    drafter = ModelDrafter(TableModel(random_rule(2)))
+    chapter.both_rules.__globals__["target"] = target
+    token, block = chapter.both_rules(drafter, 1.0, 3)
+    assert token[0] == pytest.approx(block[0]) and (block >= token - 1e-6).all()
+    for expected, rule in ((token, verify_tokens), (block, verify_block)):
+        rounds = Trace()
+        for seed in range(12):
+            rounds += speculative(target, drafter, [1], k=3, max_new_tokens=90,
+                                  generator=generator(seed), verify=rule).trace[:-3]
+        rate = rounds.summary()["committed_per_round"]
+        assert rate == pytest.approx(float(expected[-1]), abs=0.3)
+
+
+def test_counting_tells_the_block_from_the_token_rule(chapter):
+    target = torch.tensor([1, 2, 2, 4]) / 9
+    shares, rates = zip(*(chapter.first_two(rule, 1500)
+                          for rule in (verify_tokens, verify_block)))
+    for share in shares:
+        assert (share - target).abs().max() < 0.05
+    assert rates[1] > rates[0]
+
+
+@pytest.mark.parametrize("check, name", [(check_either, "Either"),
+                                         (check_bigram, "Bigram")])
+def test_solutions_pass(chapter, check, name, capsys):
+    assert said(check, getattr(chapter, name), capsys).startswith("Passed")
+
+
+class Unsolved:
+    """An exercise that nobody has solved yet."""
+
+    def __init__(self, *given):
+        pass
+
+    def reset(self):
+        raise NotImplementedError
+
+    def propose(self, sequence, k, sampling, generator):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("check", [check_either, check_bigram])
+def test_stub_is_not_yet(check, capsys):
+    assert "still to be written" in said(check, Unsolved, capsys)
+
+
+class Either:
+    """The right answer; wrong ones change a part of it."""
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def reset(self):
+        self.first.reset()
+        self.second.reset()
+
+    def propose(self, *asked):
+        draft = self.first.propose(*asked)
+        return draft if len(draft.tokens) else self.second.propose(*asked)
+
+
+class OnlyFirst(Either):
+    def propose(self, *asked):
+        return self.first.propose(*asked)
+
+
+class OnlySecond(Either):
+    def propose(self, *asked):
+        return self.second.propose(*asked)
+
+
+class AsksBoth(Either):
+    def propose(self, *asked):
+        one, two = self.first.propose(*asked), self.second.propose(*asked)
+        return one if len(one.tokens) else two
+
+
+class TheLonger(Either):
+    def propose(self, *asked):
+        one, two = self.first.propose(*asked), self.second.propose(*asked)
+        return one if len(one.tokens) >= len(two.tokens) else two
+
+
+class OnlyWhereFull(Either):
+    def propose(self, sequence, k, *rest):
+        draft = self.first.propose(sequence, k, *rest)
+        return draft if len(draft.tokens) == k else self.second.propose(
+            sequence, k, *rest)
+
+
+class LooksAtTheTokens(Either):
+    def propose(self, *asked):
+        draft = self.first.propose(*asked)
+        return draft if draft.tokens.any() else self.second.propose(*asked)
+
+
+class OtherK(Either):
+    def propose(self, sequence, k, *rest):
+        draft = self.first.propose(sequence, k, *rest)
+        return draft if len(draft.tokens) else self.second.propose(
+            sequence, k + 1, *rest)
+
+
+class OtherSampling(Either):
+    def propose(self, sequence, k, sampling, generator):
+        draft = self.first.propose(sequence, k, sampling, generator)
+        return draft if len(draft.tokens) else self.second.propose(
+            sequence, k, Sampling(), generator)
+
+
+class ResetsOne(Either):
+    def reset(self):
+        self.first.reset()
+
+
+class ResetsNone(Either):
+    def reset(self):
+        pass
+
+
+class OnlyTokens(Either):
+    def propose(self, *asked):
+        return super().propose(*asked).tokens
+
+
+@pytest.mark.parametrize("wrong", [
+    OnlyFirst, OnlySecond, AsksBoth, TheLonger, OnlyWhereFull, LooksAtTheTokens,
+    OtherK, OtherSampling, ResetsOne, ResetsNone, OnlyTokens])
+def test_wrong_either(wrong, capsys):
+    assert said(check_either, Either, capsys).startswith("Passed")
+    text = said(check_either, wrong, capsys)
+    assert text.startswith("Not yet") and "Hint" in text
+
+
+class Bigram:
+    """The right answer; wrong ones change a part of it."""
+
+    def __init__(self, logits):
+        self.logits = logits
+
+    def reset(self):
+        pass
+
+    def propose(self, sequence, k, sampling, generator):
+        last, tokens, rows = int(sequence[-1]), [], []
+        for u in self.numbers(k, generator).tolist():
+            row = self.row(last, sampling)
+            tokens.append(self.choose(row[0], u))
+            last = self.after(last, tokens)
+            rows.append(row)
+        return self.finished(torch.tensor(tokens), torch.cat(rows))
+
+    def numbers(self, k, generator):
+        return uniforms(k, generator)
+
+    def row(self, last, sampling):
+        return probabilities(self.logits[last:last + 1], sampling)
+
+    def choose(self, row, u):
+        return draw(row, u)
+
+    def after(self, last, tokens):
+        return tokens[-1]
+
+    def finished(self, tokens, rows):
+        return Draft(tokens, rows)
+
+
+class NeverMovesOn(Bigram):
+    def after(self, last, tokens):
+        return last
+
+
+class TakesTheLikeliest(Bigram):
+    def choose(self, row, u):
+        return int(row.argmax())
+
+
+class WithoutProbs(Bigram):
+    def finished(self, tokens, rows):
+        return Draft(tokens)
+
+
+class RowsAreLogits(Bigram):
+    def finished(self, tokens, rows):
+        return Draft(tokens, self.logits[tokens])
+
+
+class ForgetsTheTemperature(Bigram):
+    def row(self, last, sampling):
+        return super().row(last, Sampling())
+
+
+class ClaimsAnotherTemperature(Bigram):
+    def row(self, last, sampling):
+        return super().row(last, Sampling())
+
+    def finished(self, tokens, rows):
+        return Draft(tokens, rows ** 2 / (rows ** 2).sum(-1, keepdim=True))
+
+
+class Columns(Bigram):
+    def row(self, last, sampling):
+        return probabilities(self.logits[:, last][None], sampling)
+
+
+class OneNumberForAll(Bigram):
+    def numbers(self, k, generator):
+        return uniforms(1, generator).repeat(k)
+
+
+class TheSameEachTime(Bigram):
+    def numbers(self, k, generator):
+        return uniforms(k, torch.Generator().manual_seed(0))
+
+
+class ChanceOfItsOwn(Bigram):
+    def numbers(self, k, generator):
+        return torch.rand(k)
+
+
+class OneGuess(Bigram):
+    def finished(self, tokens, rows):
+        return Draft(tokens[:1], rows[:1])
+
+
+class RowsBelongToTheNext(Bigram):
+    def finished(self, tokens, rows):
+        return Draft(tokens, rows.roll(-1, 0))
+
+
+@pytest.mark.parametrize("wrong", [
+    NeverMovesOn, TakesTheLikeliest, WithoutProbs, RowsAreLogits, Columns,
+    ForgetsTheTemperature, ClaimsAnotherTemperature, OneNumberForAll, TheSameEachTime,
+    ChanceOfItsOwn, OneGuess, RowsBelongToTheNext])
+def test_wrong_bigram(wrong, capsys):
+    assert said(check_bigram, Bigram, capsys).startswith("Passed")
+    text = said(check_bigram, wrong, capsys)
+    assert text.startswith("Not yet") and "Hint" in text
