@@ -8,6 +8,7 @@ from dataclasses import asdict
 from statistics import median
 
 import report
+from smollm2 import prompts as chat_prompts
 
 from nds_helpers.decoding import Sampling, autoregressive, verify_tokens
 from nds_helpers.distributed import Workers, speculative_on_ranks
@@ -21,7 +22,8 @@ ONE, TWO = "plain, one rank", "plain, two ranks"
 PLAIN = ONE, TWO
 AHEAD = "own rank"  # the draft overlaps with the target: the formula isn't for it
 GREEDY = Sampling(0.0)
-K, GIVEN, TOKENS, TURNS = 4, 32, 48, 8
+GIVEN, TOKENS, TURNS = 32, 48, 8
+K = {"tiny": 4, "smollm2": 2}
 QUICK = dict(pairs=("tiny",), turns=2, tokens=8)
 JUDGED, LEAST = "smollm2", 1.3
 
@@ -32,7 +34,16 @@ def pairs_here():
     return ("tiny", "smollm2") if fetched else ("tiny",)
 
 
-def decode(me, side, prompt, tokens):
+def prompts(name, pair):
+    """What is continued: held-out text, or answers to chat prompts, kind after kind."""
+    if name == "tiny":
+        texts = (pair.encode(text[:1000])[:GIVEN] for text in held_out_texts())
+        return [ids for ids in texts if len(ids) == GIVEN]
+    asked = sorted(chat_prompts(2), key=lambda prompt: prompt[0].split("-")[1])
+    return [pair.chat(text) for _, text in asked]
+
+
+def decode(me, side, prompt, k, tokens):
     """One generation on this rank and the others.
 
     Returns:
@@ -45,16 +56,16 @@ def decode(me, side, prompt, tokens):
             sampling=GREEDY, generator=seeded(0))
         return taken / len(result.tokens), result.tokens.tolist(), None
     taken, result = measure.timed(
-        speculative_on_ranks, me, *watch.placed(me, side), prompt, k=K,
+        speculative_on_ranks, me, *watch.placed(me, side), prompt, k=k,
         max_new_tokens=tokens, sampling=GREEDY)
     return (taken / len(result.tokens), result.tokens.tolist(),
             measure.rates(result.trace))
 
 
-def costs(me, side, context):
+def costs(me, side, k, context):
     """The steps that the formula needs, on these ranks: as `measure.step_burst`."""
     draft = me.state["draft_shard" if side == "sharded" else "draft"]
-    return measure.step_burst(Pair(me.state["target"], draft, None), K, context,
+    return measure.step_burst(Pair(me.state["target"], draft, None), k, context,
                               GREEDY, verify_tokens)
 
 
@@ -65,18 +76,16 @@ def measured(name, turns, tokens):
         (side -> list of milliseconds a token, side -> list of predicted speedups over
         plain decoding on two ranks, side -> list of texts).
     """
-    pair = load_pair(name)
-    texts = (pair.encode(text[:1000])[:GIVEN] for text in held_out_texts())
-    prompts = [ids for ids in texts if len(ids) == GIVEN][:turns + 1]
+    asked, k = prompts(name, load_pair(name))[:turns + 1], K[name]
     sides = [*PLAIN, *PLACEMENTS]
     times, said, predicted = ({side: [] for side in sides} for _ in range(3))
     with Workers(1) as one, Workers(2) as two:
         one.run(watch.load, name, timeout=300)
         two.run(watch.load, name, timeout=300)
-        for turn, prompt in enumerate(prompts):
+        for turn, prompt in enumerate(asked):
             for side in sides[::-1] if turn % 2 else sides:
                 team = one if side == ONE else two
-                taken, ids, rates = team.run(decode, side, prompt, tokens,
+                taken, ids, rates = team.run(decode, side, prompt, k, tokens,
                                              timeout=300)[0]
                 if turn == 0:  # only warms up
                     continue
@@ -84,8 +93,8 @@ def measured(name, turns, tokens):
                 said[side].append(ids)
                 if rates and side != AHEAD:
                     middle = len(prompt) + tokens // 2
-                    steps = two.run(costs, side, middle, timeout=300)[0]
-                    predicted[side].append(measure.predict(rates, K, steps))
+                    steps = two.run(costs, side, k, middle, timeout=300)[0]
+                    predicted[side].append(measure.predict(rates, k, steps))
     return times, predicted, said
 
 
@@ -115,8 +124,8 @@ def rank_rows(pairs=None, turns=TURNS, tokens=TOKENS):
                     for base in PLAIN}
             promised = predicted[place]
             rows.append({
-                "table": "speculation on ranks", "pair": name, "place": place, "k": K,
-                "load": load, "better": better,
+                "table": "speculation on ranks", "pair": name, "place": place,
+                "k": K[name], "load": load, "better": better,
                 "sides": {side: asdict(Spread.of(times[side]))
                           for side in (place, *PLAIN)},
                 "over_two": asdict(Spread.of(over[TWO])),
@@ -137,8 +146,8 @@ def wanted(rows):
         best = max(judged, key=lambda r: r["over_better"]["median"])
         figure = best["over_better"]["median"]
         lines.append({
-            "what": f"speculation on 2 ranks, K {K}, draft on {best['place']}, over "
-                    f"the better plain decoding ({JUDGED}: {best['better']})",
+            "what": f"speculation on 2 ranks, K {K[JUDGED]}, draft on {best['place']}, "
+                    f"over the better plain decoding ({JUDGED}: {best['better']})",
             "wanted": f"at least {LEAST:g}x", "figure": figure,
             "shown": report.times(best["over_better"]), "met": figure >= LEAST})
     worst = max((r for r in rows if r["off"] is not None), key=lambda r: abs(r["off"]))

@@ -1,4 +1,5 @@
 """The scripts that make SmolLM2's draft, on the tiny pair and on random models."""
+import json
 import random
 import sys
 from collections import Counter
@@ -160,6 +161,37 @@ def test_a_draft_learns_and_comes_back(prepared):
     back = load_borrowing(sample.WORK, target)
     torch.testing.assert_close(back.forward(torch.arange(9)),
                                draft.forward(torch.arange(9)), atol=0.05, rtol=0.01)
+
+
+def test_training_goes_on_and_behind_a_shorter_one(prepared, monkeypatch):
+    """Cut in the middle, or begun from another's checkpoint: nothing is lost."""
+    sample, train, target, draft = prepared
+    steps = len(list(train.schedule(sample.shards(), 1)))
+    folder = sample.WORK / "out"
+    for name, value in dict(FOLDER=folder, HELD_OUT=sample.shard_path(0), SAVED_EVERY=1,
+                            WORDS=31).items():
+        monkeypatch.setattr(train, name, value)
+    monkeypatch.setattr(train, "load_model", lambda folder: target)
+    monkeypatch.setattr(train.smollm2, "fetch", lambda: None)
+    monkeypatch.setattr(train, "commonest_words", lambda paths: torch.arange(31).int())
+    run(train, monkeypatch, "--shards 1 --epochs 1")
+    short = json.loads((folder / "curve.json").read_text())
+    first, whole = (sample.WORK / f"draft-{shards}-1.pt" for shards in (1, 2))
+    run(train, monkeypatch, f"--shards 2 --epochs 1 --behind {first}")
+    long = json.loads((folder / "curve.json").read_text())
+    assert long[:len(short)] == short and len(long) == len(short) + steps
+    weights = (folder / train.SINGLE).read_bytes()
+    state = torch.load(whole, weights_only=True)
+    assert state["step"] == steps and state["seen"] == long[-1][0] > short[-1][0]
+    run(train, monkeypatch, "--shards 2 --epochs 1")  # nothing is left to do
+    assert json.loads((folder / "curve.json").read_text()) == long
+    assert (folder / train.SINGLE).read_bytes() == weights
+
+
+def run(train, monkeypatch, arguments):
+    """The script, with the arguments of a command line."""
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments.split()])
+    train.main()
 
 
 def test_batches_cover_every_text_once_an_epoch(prepared):

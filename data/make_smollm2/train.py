@@ -11,6 +11,7 @@ import functools
 import json
 import random
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -152,9 +153,9 @@ def schedule(paths, epochs):
                 yield path, rows[i:i + ROWS]
 
 
-def rate(step, steps):
+def rate(step, steps, peak):
     """Learning rate: warm-up, constant, linear to zero over the last third."""
-    return PEAK_RATE * min(1, (step + 1) / WARM_UP, 3 * (steps - step) / steps)
+    return peak * min(1, (step + 1) / WARM_UP, 3 * (steps - step) / steps)
 
 
 def export(draft, curve):
@@ -173,6 +174,9 @@ def main():
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--shards", type=int, required=True, help="to learn from")
     parse.add_argument("--epochs", type=int, default=3)
+    parse.add_argument("--peak-rate", type=float, default=PEAK_RATE)
+    parse.add_argument("--behind", metavar="CHECKPOINT", type=Path,
+                       help="go on from what a training with fewer shards learnt")
     wanted = parse.parse_args()
     make_held_out()
     paths = shards()[:wanted.shards]
@@ -185,16 +189,15 @@ def main():
     path = WORK / f"draft-{wanted.shards}-{wanted.epochs}.pt"
     first, seen, curve = 0, 0, [[0, held_out_alpha(draft)]]
     if path.exists():
-        state = torch.load(path, weights_only=True)
-        draft.load_state_dict(state["draft"])
-        optimiser.load_state_dict(state["optimiser"])
-        first, seen, curve = state["step"], state["seen"], state["curve"]
+        first, seen, curve = resume(draft, optimiser, path)
+    elif wanted.behind:
+        _, seen, curve = resume(draft, optimiser, wanted.behind)
     steps = list(schedule(paths, wanted.epochs))
     shard = functools.lru_cache(2)(read)
     for step in tqdm(range(first, len(steps)), initial=first, total=len(steps),
                      mininterval=30):
         for group in optimiser.param_groups:
-            group["lr"] = rate(step, len(steps))
+            group["lr"] = rate(step, len(steps), wanted.peak_rate)
         batch = [shard(steps[step][0])[i] for i in steps[step][1]]
         loss, _ = imitation(draft, batch)
         loss.backward()
@@ -208,6 +211,14 @@ def main():
                        optimiser=optimiser.state_dict(), curve=curve)
             print(f"\n{seen:,} tokens: alpha {curve[-1][1]:.3f}", flush=True)
     export(draft, curve)
+
+
+def resume(draft, optimiser, path):
+    """Makes both what they were in a checkpoint; returns its (step, seen, curve)."""
+    state = torch.load(path, weights_only=True)
+    draft.load_state_dict(state["draft"])
+    optimiser.load_state_dict(state["optimiser"])
+    return state["step"], state["seen"], state["curve"]
 
 
 def checkpoint(path, **state):
