@@ -8,6 +8,7 @@ from nds_helpers.classroom.better_draft import check_bigram, check_either
 from nds_helpers.decoding import (
     AdaptiveK,
     Draft,
+    EitherDrafter,
     ModelDrafter,
     NGramDrafter,
     Round,
@@ -87,6 +88,15 @@ def test_adaptive_agrees_with_the_package(chapter, costs):
     chosen = [(ours(trace), theirs(trace)) for trace in traces()]
     assert [a for a, _ in chosen] == [b for _, b in chosen]
     assert len(set(chosen)) > 1
+
+
+def test_either_agrees_with_the_package(chapter):
+    target = TableModel(random_rule(3))
+    rounds = [speculative(target, make(NGramDrafter(3, 2), ModelDrafter(
+                  TableModel(random_rule(4)))), [1], k=3, max_new_tokens=60).trace
+              for make in (chapter.Either, EitherDrafter)]
+    ours, theirs = ([(r.guesses, r.tokens) for r in trace] for trace in rounds)
+    assert ours == theirs
 
 
 def test_asked_along_counts_right_wrong_and_silent(chapter):

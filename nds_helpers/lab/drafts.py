@@ -15,6 +15,7 @@ from .theory import expected_tokens
 LARGEST = 8  # the largest K on the chart
 LEVELS = (1.0, 1.25, 1.5, 2.0, 3.0)  # speedups that have a curve
 CHEAPEST, DEAREST = 0.003, 1.3  # the chart's values of c
+NAMED = 0.005  # the c at which the curves are named
 EVERY = 4  # one guess in so many is timed, with a step of the target before it
 
 
@@ -164,8 +165,13 @@ def draw_speedups(ax, wide):
     ax.minorticks_off()
     lines = ax.contour(cs, alphas, speed, LEVELS, colors="#666666",
                        linewidths=[2.4] + [1.2] * (len(LEVELS) - 1))
-    # Names turn along their curves, so the scale had to be set before.
-    ax.clabel(lines, LEVELS[1:], fmt="%gx", fontsize=11)
+    # Names stand at the left, where few drafts are, and turn along their curves (so
+    # the scale had to be set before). A level that isn't reached there has no name.
+    column = np.abs(cs - NAMED).argmin()
+    rising = [row[column] for row in speed]
+    spots = [(cs[column], np.interp(level, rising, alphas)) for level in LEVELS[1:]
+             if rising[0] < level < rising[-1]]
+    ax.clabel(lines, LEVELS[1:], fmt="%gx", fontsize=11, manual=spots)
     ax.clabel(lines, LEVELS[:1], fmt="break-even", fontsize=11, manual=[(0.06, 0.1)])
 
 
