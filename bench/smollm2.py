@@ -3,8 +3,10 @@
     .venv/bin/python bench/smollm2.py [--per-kind N] [--out FOLDER]
 
 Needs `make smollm2`. With all prompts of data/prompts.jsonl it takes hours on two
-cores. Every generation is noted in FOLDER/smollm2.jsonl when it is done: the same
-command goes on there. Delete that file to measure anew.
+cores. Every generation is noted in smollm2.jsonl beside this file when it is done: the
+same command goes on there. Delete that file to measure anew. The figures go to
+smollm2.md beside this file, and to data/recorded/smollm2.json, which chapter 05 shows;
+all three to FOLDER where one is named.
 """
 import argparse
 import json
@@ -42,6 +44,7 @@ from nds_helpers.models import load_pair, smollm2
 from nds_helpers.models.pairs import DATA
 
 TOKENS, EXIT, LARGEST = 128, 4, 6
+RECORDED = DATA / "recorded"
 DTYPES = {"float32": torch.float32, "int8": torch.int8}
 TEMPERATURES = 0.0, 0.8
 GENERATE, ASSISTED, LOOK_UP = ("transformers generate", "transformers early exit, K 4",
@@ -286,6 +289,19 @@ def page(results, facts):
             ["precision", "temperature", "way", *results.kinds], kinds)]) + "\n"
 
 
+def records(results):
+    """What chapter 05 shows: a dict for each of our ways, as JSON can hold it."""
+    return [asdict(way) | {
+        "ms": asdict(Spread.of(results.ms(way))),
+        "speedup": {kind: results.ratio(way, base, [kind]).median
+                    for kind in results.kinds},
+        "overall": asdict(results.ratio(way, base)),
+        "accepted": results.mean(way, "acceptance_rate"),
+        "committed": results.mean(way, "committed_per_round")}
+        for way in ways() if way.name not in PEERS
+        for base in [Way("plain", way.dtype, way.temperature)]]
+
+
 def facts(results):
     """The machine, and how near plain decoding comes to its memory's speed."""
     target, bandwidth = load_pair("smollm2").target, memory_bandwidth().median / 1e9
@@ -303,13 +319,16 @@ def main():
     parser = argparse.ArgumentParser(description="Measure SmolLM2 on this machine.")
     parser.add_argument("--per-kind", type=int, help="prompts of each kind; all of them"
                         " where it isn't given; at least 2")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--out", type=Path, metavar="FOLDER")
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    here, recorded = chosen.out or Path(__file__).parent, chosen.out or RECORDED
+    here.mkdir(parents=True, exist_ok=True)
     asked = prompts(chosen.per_kind)
-    results = Results(measure(chosen.out / "smollm2.jsonl", asked), asked)
+    results = Results(measure(here / "smollm2.jsonl", asked), asked)
     text = page(results, facts(results))
-    (chosen.out / "smollm2.md").write_text(text, encoding="utf-8")
+    (here / "smollm2.md").write_text(text, encoding="utf-8")
+    (recorded / "smollm2.json").write_text(
+        "\n".join(["[", ",\n".join(map(json.dumps, records(results))), "]\n"]))
     print(text)
 
 

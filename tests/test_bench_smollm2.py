@@ -83,3 +83,12 @@ def test_the_page_shows_every_way_and_kind(bench, results):
     page = bench.page(results, {"cores": 2})
     assert page.count("2.50x") >= 4 and page.count("12 of 12") == 21
     assert "| chat | story | summarise | edit | code | translate |" in page
+
+
+def test_the_records_hold_every_way_of_ours(bench, results):
+    records = json.loads(json.dumps(bench.records(results)))
+    assert len(records) == len(bench.ways()) - len(bench.PEERS)
+    copied, = (r for r in records if (r["name"], r["dtype"], r["temperature"]) == (
+        "n-gram, K 4", "int8", 0.8))
+    assert copied["overall"]["median"] == 2.5 == copied["speedup"]["edit"]
+    assert copied["ms"]["median"] == 24 and copied["accepted"] == "0.50"
