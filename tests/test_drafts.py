@@ -140,3 +140,13 @@ def test_overlap_of_one_guess():
     sure, drawn = Draft(torch.tensor([2])), Draft(torch.tensor([2]), torch.tensor([Q]))
     assert drafts.overlap(p, sure) == pytest.approx(0.1)
     assert drafts.overlap(p, drawn) == pytest.approx(0.6)
+
+
+def test_the_recorded_speeds_of_a_real_model():
+    for dtype in ("float32", "int8"):
+        for temperature in (0, 0.8):
+            speeds = drafts.recorded(dtype, temperature)
+            assert set(speeds["plain"].values()) == {1.0} and len(speeds) >= 8
+            for by_kind in speeds.values():
+                assert list(by_kind) == ["chat", "story", "summarise", "edit", "code",
+                                         "translate"]

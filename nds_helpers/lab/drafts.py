@@ -1,4 +1,5 @@
 """Where a draft stands: how often it is right against what it costs, on one chart."""
+import json
 import statistics
 from dataclasses import dataclass
 from itertools import accumulate, product
@@ -8,10 +9,12 @@ import torch
 
 from ..decoding import Sampling, probabilities
 from ..decoding.speculative import propose
+from ..models.pairs import DATA
 from . import plots
 from .measure import forward_seconds, seeded, timed
 from .theory import expected_tokens
 
+RECORDED = DATA / "recorded" / "smollm2.json"  # measured by `make llmbench`
 LARGEST = 8  # the largest K on the chart
 LEVELS = (1.0, 1.25, 1.5, 2.0, 3.0)  # speedups that have a curve
 CHEAPEST, DEAREST = 0.003, 1.3  # the chart's values of c
@@ -192,3 +195,18 @@ def draw_places(ax, places):
         ax.annotate(name, (place.c, place.alpha), color=colour, va="center",
                     xytext=(-9 if left else 9, 0), textcoords="offset points",
                     ha="right" if left else "left", bbox=plots.PLATE, fontsize=12)
+
+
+def recorded(dtype, temperature):
+    """Recorded speeds of SmolLM2 over its plain decoding.
+
+    Args:
+        dtype: "float32" or "int8".
+        temperature: 0 or 0.8.
+
+    Returns:
+        dict of a drafter and its K -> dict of kind of prompt -> speedup.
+    """
+    records = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return {r["name"]: r["speedup"] for r in records
+            if (r["dtype"], r["temperature"]) == (dtype, temperature)}
