@@ -14,6 +14,7 @@ from nds_helpers.models import load_model, load_pair, pairs, smollm2
 from nds_helpers.models.borrowed import early_exit, load_borrowing
 from nds_helpers.models.checkpoint import SINGLE
 from nds_helpers.models.decoder import causal_mask
+from nds_helpers.parallel import shard_model, simulate
 
 WORDS = [0, 3, 4, 17, 60]  # that the trained draft can say
 TOKENS = torch.arange(1, 40)
@@ -127,3 +128,16 @@ def test_without_it_the_draft_is_an_early_exit(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(pairs, "EXIT", 1)
     pair = load_pair("smollm2")
     assert pair.draft.layers[0] is pair.target.layers[0]
+
+
+# On several ranks.
+@pytest.mark.parametrize("scheme", ["all-reduce", "sequence"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_shards_of_a_trained_draft_say_what_it_says(target, trained, size, scheme):
+    """Some rank has none of the words that it can say."""
+    draft = load_borrowing(trained, target)
+    expected = draft.forward(TOKENS)
+    for logits in simulate(
+            lambda me: shard_model(draft, me.group, scheme).forward(TOKENS), size):
+        torch.testing.assert_close(logits, expected)
+        assert logits.isfinite().any(0).nonzero().flatten().tolist() == WORDS

@@ -7,6 +7,7 @@ from torch import nn
 
 from .checkpoint import fill, tensors
 from .decoder import Decoder
+from .linear import Linear
 
 
 def early_exit(target, layers):
@@ -74,6 +75,15 @@ class ReducedHead(nn.Module):
         logits = self.few(x)  # [rows, n]
         whole = logits.new_full((len(x), self.vocab_size), -torch.inf)
         return whole.index_copy(1, self.ids, logits)
+
+    def part(self, words):
+        """The same head for a range of the words: what a rank of several needs."""
+        own = (self.ids >= words.start) & (self.ids < words.stop)
+        weight = self.few.weight.detach()[own]
+        with torch.device("meta"):  # one row, as torch warns of none at all
+            few = Linear(self.few.in_features, 1, bias=False)
+        few.weight = nn.Parameter(weight, requires_grad=False)
+        return ReducedHead(few, self.ids[own] - words.start, len(words))
 
 
 def hollow(config):

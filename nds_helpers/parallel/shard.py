@@ -1,10 +1,12 @@
 """The sharded decoder: on every rank a narrower one, which sums with the others."""
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from nds_helpers.models import Decoder
+from nds_helpers.models.borrowed import ReducedHead
 from nds_helpers.models.checkpoint import (
     check_dtype,
     check_shape,
@@ -181,15 +183,23 @@ def shard_model(model, group, scheme="all-reduce"):
     if any(isinstance(module, Int8Linear) for module in model.modules()):
         raise TypeError("shard_model can't cut int8 weights; give it the model as it "
                         "was before quantise.")
-    shard = empty_shard(model.config, group, scheme)
+    head, config = model.lm_head, model.config
+    reduced = isinstance(head, ReducedHead)
+    if reduced:  # the words that it can say are shared out as those of a whole head
+        config = replace(config, vocab_size=head.vocab_size, tied=True)
+    shard = empty_shard(config, group, scheme)
 
     def pieces():
         for name, (module, parameter, rows) in places(model):
+            if reduced and module is head.few:
+                continue
             whole = getattr(module, parameter).detach()
             piece = whole if rows is None else whole[rows]
             yield name, piece[shard.partition.index(group.rank, name)]
 
     fill(shard, pieces(), model.norm.weight.dtype)
+    if reduced:
+        shard.lm_head = head.part(shard.partition.shares[group.rank].vocabulary)
     shard.vocab_size = model.vocab_size
     return shard.eval().requires_grad_(False)
 
