@@ -80,7 +80,7 @@ bench: $(BUILT) ## measure the speeds of this machine and write a table
 	@$(RUN) bench/run.py $(ARGS)
 	$(if $(ARGS),,@$(RUN) bench/faults.py)
 
-llmbench: $(BUILT) ## measure SmolLM2, with ARGS="--per-kind 2" in half an hour (resumes)
+llmbench: $(BUILT) ## measure SmolLM2, with ARGS="--per-kind 2" in under an hour (resumes)
 	$(say)
 	@$(RUN) bench/smollm2.py $(ARGS)
 
