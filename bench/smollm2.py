@@ -66,6 +66,20 @@ class Way:
     dtype: str
     temperature: float
 
+    @property
+    def plain(self):
+        """What it is compared with: plain decoding in the same setting."""
+        return Way("plain", self.dtype, self.temperature)
+
+
+def load_peer():
+    """The target as `transformers` runs it, in float32."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        smollm2.fetch(), dtype=torch.float32, local_files_only=True).eval()
+
 
 def prompts(per_kind):
     """The first so many prompts of each kind, all where None: list of (id, text)."""
@@ -88,12 +102,8 @@ class Models:
     """The pair in every precision, and `transformers` on the same folder."""
 
     def __init__(self):
-        import transformers
-
-        transformers.utils.logging.set_verbosity_error()
         self.pairs = {name: load_pair("smollm2", dtype=d) for name, d in DTYPES.items()}
-        self.peer = transformers.AutoModelForCausalLM.from_pretrained(
-            smollm2.fetch(), dtype=torch.float32, local_files_only=True).eval()
+        self.peer = load_peer()
         self.peer.generation_config.assistant_confidence_threshold = 0
         self.peer.generation_config.num_assistant_tokens = 4
         self.peer.generation_config.num_assistant_tokens_schedule = "constant"
@@ -203,9 +213,8 @@ class Results:
 
     def best(self, dtype, temperature):
         """The single draft with the best median over all prompts."""
-        plain = Way("plain", dtype, temperature)
         return max((Way(name, dtype, temperature) for name in SINGLE),
-                   key=lambda way: self.ratio(way, plain).median)
+                   key=lambda way: self.ratio(way, way.plain).median)
 
     def mean(self, way, name, kinds=None):
         """The mean of a summary's figure, "" where a way has none."""
@@ -233,8 +242,8 @@ def wanted(results):
              for dtype, least in (("float32", 1.5), ("int8", 3.0))]
     for dtype in DTYPES:
         for temperature in TEMPERATURES:
-            way, base = results.best(dtype, temperature), Way("plain", dtype,
-                                                              temperature)
+            way = results.best(dtype, temperature)
+            base = way.plain
             setting = f"over plain, {dtype}, temperature {temperature:g}"
             lines += [line(f"{way.name}, {setting}", 1.5, results.ratio(way, base)),
                       line(f"{way.name}, {setting}, {' and '.join(COPYING)}", 2.0,
@@ -259,7 +268,7 @@ def page(results, facts):
     """All figures, in Markdown."""
     rows, kinds = [], []
     for way in ways():
-        base = Way("plain", way.dtype, way.temperature)
+        base = way.plain
         ms = Spread.of(results.ms(way))
         alike = f"{results.same(way, base)} of {len(results.names)}"
         rows.append((way.dtype, f"{way.temperature:g}", way.name,
@@ -293,13 +302,12 @@ def records(results):
     """What chapter 05 shows: a dict for each of our ways, as JSON can hold it."""
     return [asdict(way) | {
         "ms": asdict(Spread.of(results.ms(way))),
-        "speedup": {kind: results.ratio(way, base, [kind]).median
+        "speedup": {kind: results.ratio(way, way.plain, [kind]).median
                     for kind in results.kinds},
-        "overall": asdict(results.ratio(way, base)),
+        "overall": asdict(results.ratio(way, way.plain)),
         "accepted": results.mean(way, "acceptance_rate"),
         "committed": results.mean(way, "committed_per_round")}
-        for way in ways() if way.name not in PEERS
-        for base in [Way("plain", way.dtype, way.temperature)]]
+        for way in ways() if way.name not in PEERS]
 
 
 def facts(results):

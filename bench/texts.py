@@ -14,9 +14,8 @@ from pathlib import Path
 
 import report
 import torch
-from smollm2 import prompts
+from smollm2 import load_peer, prompts
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM
 
 from nds_helpers.decoding import (
     EitherDrafter,
@@ -26,7 +25,7 @@ from nds_helpers.decoding import (
     autoregressive,
     speculative,
 )
-from nds_helpers.models import load_pair, smollm2
+from nds_helpers.models import load_pair
 
 GREEDY, K = Sampling(0.0), 3
 SPECULATION = f"speculation, n-gram or else draft model, K {K}"
@@ -115,9 +114,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     chosen = parser.parse_args()
     asked, pair = prompts(chosen.per_kind), load_pair("smollm2")
-    peer = AutoModelForCausalLM.from_pretrained(
-        smollm2.fetch(), dtype=torch.float32, local_files_only=True).eval()
-    text = page(compare(pair, peer, asked, chosen.tokens), len(asked), chosen.tokens)
+    found = compare(pair, load_peer(), asked, chosen.tokens)
+    text = page(found, len(asked), chosen.tokens)
     Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
 
