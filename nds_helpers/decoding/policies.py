@@ -1,7 +1,7 @@
 """Policies: how many tokens to draft in the next round."""
 import statistics
 import time
-from itertools import islice
+from itertools import accumulate, islice
 
 import torch
 
@@ -10,7 +10,7 @@ from .sampling import Sampling
 
 RECENT = 24  # rounds that count for the acceptance rate
 PRIOR, WEIGHT = 0.5, 2  # the rate that is believed at first, as so many guesses
-PAUSE = 16  # plain rounds between two trials, where speculation doesn't pay
+PAUSE = 16  # plain rounds at least between two trials, where speculation doesn't pay
 
 
 class AdaptiveK:
@@ -18,8 +18,8 @@ class AdaptiveK:
 
     With acceptance rate alpha a round of K guesses commits 1 + alpha + ... + alpha^K
     tokens on average (Leviathan et al. 2023, equation 1), and takes costs[K]
-    seconds. Where plain decoding (K = 0) is best, one guess is tried now and then:
-    a text may become easier.
+    seconds. Where plain decoding (K = 0) is best, one guess is tried now and then, as
+    a text may become easier: the longer it hasn't, the more seldom.
 
     Args:
         costs: costs[k], seconds of a round with k drafted tokens, from k = 0 to the
@@ -36,7 +36,7 @@ class AdaptiveK:
         """K for the next round, given the Trace so far."""
         alpha = recent_acceptance(trace)
         best = max(range(len(self.costs)), key=lambda k: self.speed(alpha, k))
-        if best == 0 and plain_rounds(trace) >= PAUSE:
+        if best == 0 and plain_rounds(trace) >= max(PAUSE, len(trace) // 2):
             return 1
         return best
 
@@ -62,7 +62,7 @@ def plain_rounds(trace):
 
 
 @torch.inference_mode()
-def round_costs(model, drafter, largest=8, context=96, repeats=3):
+def round_costs(model, drafter, largest=8, context=96, repeats=5):
     """Measures what a round costs, guess by guess.
 
     Args:
@@ -73,7 +73,9 @@ def round_costs(model, drafter, largest=8, context=96, repeats=3):
         repeats: rounds of each K; the median counts.
 
     Returns:
-        list of seconds, entry k for a round with k drafted tokens.
+        list of seconds, entry k for a round with k drafted tokens. None is less than
+        the one before: more work that takes less time is noise, and would be taken
+        for a reason to draft more.
     """
     text = (torch.arange(context) % 2).to(device_of(model))  # repeats: n-grams match
     cache, generator = model.new_cache(context + largest), torch.Generator()
@@ -92,4 +94,4 @@ def round_costs(model, drafter, largest=8, context=96, repeats=3):
     one(largest)  # the first time is slow: the drafter reads the text
     taken = [[one(k) for k in range(largest + 1)] for _ in range(repeats)]
     drafter.reset()
-    return [statistics.median(times) for times in zip(*taken)]
+    return list(accumulate((statistics.median(times) for times in zip(*taken)), max))

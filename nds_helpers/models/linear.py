@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 FEW = 9  # rows; a round of K = 8 still counts as few
+SLOW = 1, 3, 7  # rows that take longer than one more does
 MKL = torch.backends.mkl.is_available()
 
 
@@ -21,8 +22,9 @@ def multiply(x, weight, bias=None):
     Decoding multiplies each weight matrix by one row (plain) or by K + 1 rows (a
     round), so its time is the time to read the weights. On x86 processors PyTorch
     uses MKL, which reads them at a fraction of the memory's speed when asked for
-    x W^T with few rows, and two to three times faster when asked for (W x^T)^T, as
-    long as x^T has two columns or more: one row is therefore given twice.
+    x W^T with few rows, and two to three times faster when asked for (W x^T)^T. It
+    likes 2, 4 and 8 columns: 1, 3 and 7 are slower than one more, so that the last
+    row is then given twice.
 
     Args:
         x: FloatTensor[rows, in].
@@ -36,12 +38,12 @@ def multiply(x, weight, bias=None):
     if not (MKL and x.is_cpu and 0 < count <= FEW):
         return F.linear(x, weight, bias)
     # MKL is slow again where x^T itself lies row by row: contiguous prevents it.
-    columns = (torch.cat([x, x]) if count == 1 else x.contiguous()).t()
+    columns = (torch.cat([x, x[-1:]]) if count in SLOW else x.contiguous()).t()
     if bias is None:
         y = torch.mm(weight, columns)  # [out, rows]
     else:
         y = torch.addmm(bias[:, None], weight, columns)
-    return y.t()[:1] if count == 1 else y.t()
+    return y.t()[:count]
 
 
 class Stacked(Linear):
