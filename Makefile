@@ -102,7 +102,7 @@ data: $(BUILT) ## train the shipped models anew (hours; each step resumes if sto
 	@$(RUN) data/make_smollm2/sample.py --tokens 550000
 	@$(RUN) data/make_smollm2/train.py --shards 24 --epochs 2
 	@$(RUN) data/make_smollm2/train.py --shards 31 --epochs 1 --peak-rate 5e-4 \
-		--behind data/work/smollm2/draft-24-2.pt
+		--behind data/work/smollm2/draft-0-24-2.pt
 
 pins: ## move constraints.txt to the newest versions that pyproject.toml allows
 	$(say)

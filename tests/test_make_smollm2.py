@@ -176,7 +176,7 @@ def test_training_goes_on_and_behind_a_shorter_one(prepared, monkeypatch):
     monkeypatch.setattr(train, "commonest_words", lambda paths: torch.arange(31).int())
     run(train, monkeypatch, "--shards 1 --epochs 1")
     short = json.loads((folder / "curve.json").read_text())
-    first, whole = (sample.WORK / f"draft-{shards}-1.pt" for shards in (1, 2))
+    first, whole = (sample.WORK / f"draft-0-{shards}-1.pt" for shards in (1, 2))
     run(train, monkeypatch, f"--shards 2 --epochs 1 --behind {first}")
     long = json.loads((folder / "curve.json").read_text())
     assert long[:len(short)] == short and len(long) == len(short) + steps
@@ -186,6 +186,10 @@ def test_training_goes_on_and_behind_a_shorter_one(prepared, monkeypatch):
     run(train, monkeypatch, "--shards 2 --epochs 1")  # nothing is left to do
     assert json.loads((folder / "curve.json").read_text()) == long
     assert (folder / train.SINGLE).read_bytes() == weights
+    run(train, monkeypatch, f"--skip 1 --shards 2 --epochs 1 --behind {whole}")
+    last = json.loads((folder / "curve.json").read_text())
+    new = sample.answer_tokens(sample.texts(sample.shard_path(1)))
+    assert last[:len(long)] == long and last[-1][0] == long[-1][0] + new
 
 
 def run(train, monkeypatch, arguments):

@@ -173,20 +173,21 @@ def export(draft, curve):
 def main():
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--shards", type=int, required=True, help="to learn from")
+    parse.add_argument("--skip", type=int, default=0, help="the first so many of them")
     parse.add_argument("--epochs", type=int, default=3)
     parse.add_argument("--peak-rate", type=float, default=PEAK_RATE)
     parse.add_argument("--behind", metavar="CHECKPOINT", type=Path,
                        help="go on from what a training with fewer shards learnt")
     wanted = parse.parse_args()
     make_held_out()
-    paths = shards()[:wanted.shards]
-    if len(paths) < wanted.shards:
-        parse.error(f"there are {len(paths)} shards so far; sample.py makes more")
+    paths = shards()[wanted.skip:wanted.shards]
+    if len(paths) < wanted.shards - wanted.skip or not paths:
+        parse.error(f"there are {len(shards())} shards so far; sample.py makes more")
     make_missing([HELD_OUT, *paths])
     target = load_model(smollm2.fetch())
     draft = new_draft(target, first_weights(target, commonest_words(paths)))
     optimiser = torch.optim.AdamW(own_weights(draft), lr=PEAK_RATE, betas=(0.9, 0.95))
-    path = WORK / f"draft-{wanted.shards}-{wanted.epochs}.pt"
+    path = WORK / f"draft-{wanted.skip}-{wanted.shards}-{wanted.epochs}.pt"
     first, seen, curve = 0, 0, [[0, held_out_alpha(draft)]]
     if path.exists():
         first, seen, curve = resume(draft, optimiser, path)
