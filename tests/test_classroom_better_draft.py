@@ -1,4 +1,6 @@
 """Chapter 05: checks catch the plausible mistakes, cells agree with the package."""
+import re
+
 import pytest
 import torch
 from helpers import TableModel, generator, load_chapter, random_rule, said
@@ -65,13 +67,13 @@ def test_exits_agree_with_the_drafts_that_exit(chapter):
     torch.testing.assert_close(every[-1], target.forward(tokens))
 
 
-def traces(count=40):
-    """Random traces: easy and hard ones, with plain rounds and silent ones."""
+def traces(count=90):
+    """Random traces, easy and hard, with silent rounds; some end in many plain ones."""
     g = generator(0)
     for number in range(count):
         rate, trace = torch.rand(1, generator=g).item(), Trace()
         for r in range(number):
-            k = 0 if number % 3 == 0 and r > 5 else r % 4
+            k = 0 if number % 3 == 0 and r > number // 5 * (number % 5) else r % 4
             drafted = 0 if r % 5 == 0 else k
             stood = (torch.rand(drafted, generator=g) < rate).long().cumprod(0)
             accepted = int(stood.sum())
@@ -233,13 +235,87 @@ class OnlyTokens(Either):
         return super().propose(*asked).tokens
 
 
-@pytest.mark.parametrize("wrong", [
-    OnlyFirst, OnlySecond, AsksBoth, TheLonger, OnlyWhereFull, LooksAtTheTokens,
-    OtherK, OtherSampling, ResetsOne, ResetsNone, OnlyTokens])
-def test_wrong_either(wrong, capsys):
-    assert said(check_either, Either, capsys).startswith("Passed")
+class LosesProbs(Either):
+    def propose(self, *asked):
+        return Draft(super().propose(*asked).tokens)
+
+
+class OtherProbs(Either):
+    def propose(self, sequence, k, *rest):
+        draft = super().propose(sequence, k, *rest)
+        return Draft(draft.tokens, torch.ones(len(draft.tokens), 10))
+
+
+class FillsUp(Either):
+    def propose(self, sequence, k, *rest):
+        draft = self.first.propose(sequence, k, *rest)
+        if len(draft.tokens) == k:
+            return draft
+        more = self.second.propose(torch.cat([sequence, draft.tokens]),
+                                   k - len(draft.tokens), *rest)
+        both = torch.cat([draft.tokens, more.tokens])
+        return Draft(both) if len(draft.tokens) else more
+
+
+class AsksTheTokens(Either):
+    def propose(self, *asked):
+        draft = self.first.propose(*asked)
+        if draft.tokens:
+            return draft
+        return self.second.propose(*asked)
+
+
+class AsksTheProbs(Either):
+    def propose(self, *asked):
+        draft = self.first.propose(*asked)
+        return self.second.propose(*asked) if draft.probs is None else draft
+
+
+@pytest.mark.parametrize("wrong, words", [
+    (OnlyFirst, "Who is asked then"),
+    (OnlySecond, "so they are the proposal"),
+    (AsksBoth, "take its time for nothing"),
+    (TheLonger, "take its time for nothing"),
+    (OnlyWhereFull, "don't fill up"),
+    (FillsUp, "don't fill up"),
+    (LooksAtTheTokens, "0 is a token"),
+    (AsksTheTokens, "in your line \\d+: if draft.tokens:\n$"),
+    (AsksTheProbs, "so its Draft has no probs"),
+    (OtherK, "on as they are"),
+    (OtherSampling, "on as they are"),
+    (ResetsOne, "before each new text"),
+    (ResetsNone, "before each new text"),
+    (OnlyTokens, "a Draft holds tokens and probs"),
+    (LosesProbs, "carries q too"),
+    (OtherProbs, "carries q too")])
+def test_wrong_either(wrong, words, capsys):
     text = said(check_either, wrong, capsys)
-    assert text.startswith("Not yet") and "Hint" in text
+    assert text.startswith("Not yet") and re.search(f"Hint: .*{words}", text)
+
+
+class ByName(Either):
+    def propose(self, sequence, k, sampling, generator):
+        draft = self.first.propose(sequence, k=k, sampling=sampling,
+                                   generator=generator)
+        return draft if len(draft.tokens) else self.second.propose(
+            sequence=sequence.clone(), k=k, sampling=sampling, generator=generator)
+
+
+class Copies(Either):
+    def propose(self, *asked):
+        draft = super().propose(*asked)
+        return Draft(draft.tokens, draft.probs)
+
+
+@pytest.mark.parametrize("right", [Either, ByName, Copies])
+def test_right_either(right, capsys):
+    assert said(check_either, right, capsys).startswith("Passed")
+
+
+@pytest.mark.parametrize("check", [check_either, check_bigram])
+@pytest.mark.parametrize("given", [Either(None, None), None])
+def test_a_class_is_wanted(check, given, capsys):
+    assert "wants your class itself" in said(check, given, capsys)
 
 
 class Bigram:

@@ -123,12 +123,14 @@ def place(error, function):
 
     Args:
         error: the exception; what it was raised from is looked at too.
-        function: what the student wrote.
+        function: what the student wrote, a function or a class.
 
     Returns:
         str; "" where it came through no line of theirs, and the call was right.
     """
-    code = getattr(function, "__code__", None)
+    methods = vars(function).values() if isinstance(function, type) else ()
+    code = next((f.__code__ for f in (function, *methods) if hasattr(f, "__code__")),
+                None)
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__)
              if code and frame.f_code.co_filename == code.co_filename]
     if lines:
