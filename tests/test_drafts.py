@@ -1,5 +1,6 @@
 """The chart of drafts: alpha is exact, silence is counted, curves agree with theory."""
 import math
+from itertools import combinations
 
 import pytest
 import torch
@@ -104,6 +105,44 @@ def test_every_draft_is_named_on_the_chart(chart):
     words = [text.get_text() for text in ax.texts]
     assert any(word.startswith("n-gram\n(silent") for word in words)
     assert "uniform" in words
+
+
+EVERY = {"draft model": Place(.75, .24, 0), "either": Place(.72, .21, 0),
+         "exit 1": Place(.45, .16, 0), "exit 4": Place(.52, .35, 0),
+         "exit 8": Place(.55, .58, 0), "n-gram": Place(.17, .015, .74),
+         "bigram": Place(.5, .012, 0), "student": Place(.68, .225, 0)}
+
+
+def looks(places):
+    """What each draft looks like on a chart with all of these."""
+    ax = Figure().subplots()
+    drafts.draw_speedups(ax, [1.0] * 9)
+    drafts.draw_places(ax, places)
+    return {name: (line.get_color(), line.get_marker())
+            for name, line in zip(places, ax.lines)}
+
+
+def test_a_draft_looks_the_same_on_every_chart():
+    every = looks(EVERY)
+    assert looks(dict(reversed(EVERY.items()))) == every
+    assert looks({"student": EVERY["student"]})["student"] == every["student"]
+    assert len({look for name, look in every.items() if "exit" not in name}) == 5
+    assert looks({"mine": Place(.3, 1.2, 0)})["mine"] == drafts.OTHER
+
+
+def test_names_cover_no_other_name_or_mark_and_the_exits_no_curve():
+    figure = Figure(figsize=(9, 5.4))
+    ax = figure.subplots()
+    drafts.draw_speedups(ax, [1.0] * 9)
+    curves = [path.interpolated(9).vertices for path in ax.collections[0].get_paths()]
+    drafts.draw_places(ax, EVERY)
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    marks = [line.get_xydata() for line in ax.lines]
+    for name, box in zip(EVERY, boxes[-len(EVERY):]):
+        free = curves + marks if "exit" in name else marks  # elsewhere it's crowded
+        assert not any(box.count_contains(ax.transData.transform(points))
+                       for points in free), name
 
 
 def test_a_real_target_and_its_draft():

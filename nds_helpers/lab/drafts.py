@@ -6,6 +6,7 @@ from itertools import accumulate, product
 
 import numpy as np
 import torch
+from matplotlib.transforms import Bbox
 
 from ..decoding import Sampling, probabilities
 from ..decoding.speculative import propose
@@ -19,6 +20,13 @@ LARGEST = 8  # the largest K on the chart
 LEVELS = (1.0, 1.25, 1.5, 2.0, 3.0)  # speedups that have a curve
 CHEAPEST, DEAREST = 0.003, 1.3  # the chart's values of c
 NAMED = 0.005  # the c at which the curves are named
+# A colour and a mark for each family of drafts; the exits are one family.
+LOOKS = {"draft": ("#0072B2", "o"), "student": ("#009E73", "P"),
+         "either": ("#D55E00", "s"), "exit": ("#000000", "^"),
+         "n-gram": ("#CC79A7", "v"), "bigram": ("#CC79A7", "D")}
+OTHER = ("#666666", "*")
+# Where a name may stand: (right, up) of its mark, the best first.
+SPOTS = ((1, 0), (-1, 1), (1, -1), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1))
 EVERY = 4  # one guess in so many is timed, with a step of the target before it
 
 
@@ -180,21 +188,53 @@ def draw_speedups(ax, wide):
 
 @plots.styled
 def draw_places(ax, places):
-    """A mark for each draft, its name beside it.
+    """A mark for each draft, its name beside it, clear of curves and other marks.
 
     Args:
         ax: Axes that `draw_speedups` has prepared.
-        places: dict of name -> Place.
+        places: dict of name -> Place. What a draft looks like depends on the first
+            word of its name alone, so that it looks the same on every chart.
     """
-    for i, (name, place) in enumerate(places.items()):
-        colour = plots.PALETTE[i % 6]
-        ax.plot(place.c, place.alpha, color=colour, marker=plots.MARKERS[i % 6])
-        if place.silent >= 0.005:
-            name = f"{name}\n(silent {place.silent:.0%})"
-        left = place.c > 0.65  # no room for a name at the right
-        ax.annotate(name, (place.c, place.alpha), color=colour, va="center",
-                    xytext=(-9 if left else 9, 0), textcoords="offset points",
-                    ha="right" if left else "left", bbox=plots.PLATE, fontsize=12)
+    ax.figure.draw_without_rendering()  # the layout is settled: pixels are known
+    taken = [ax.transData.transform(path.interpolated(4).vertices)
+             for lines in ax.collections for path in lines.get_paths()]
+    taken += [grid_of(text.get_window_extent()) for text in ax.texts]
+    labels = []
+    for name, place in places.items():
+        colour, marker = LOOKS.get(name.split()[0], OTHER)
+        ax.plot(place.c, place.alpha, color=colour, marker=marker)
+        x, y = ax.transData.transform((place.c, place.alpha))
+        taken.append(grid_of(Bbox.from_extents(x - 7, y - 7, x + 7, y + 7)))
+        silent = f"\n(silent {place.silent:.0%})" if place.silent >= 0.005 else ""
+        labels.append(ax.annotate(name + silent, (place.c, place.alpha), fontsize=12,
+                                  xytext=(0, 0), textcoords="offset points",
+                                  color=colour))
+    for label in labels:
+        move(label, min(SPOTS, key=lambda spot: covered(move(label, spot), taken, ax)))
+        taken.append(grid_of(label.get_window_extent()))
+
+
+def move(label, spot):
+    """Puts a name at one of SPOTS beside its mark; returns it."""
+    right, up = spot
+    label.xyann = right * (10 if up == 0 else 7), up * 8
+    label.set(ha={-1: "right", 0: "center", 1: "left"}[right],
+              va={-1: "top", 0: "center", 1: "bottom"}[up])
+    return label
+
+
+def covered(label, taken, ax):
+    """How many taken pixels a name would cover; outside of the axes it has no place."""
+    box = label.get_window_extent()
+    if box.x1 > ax.bbox.x1 or box.x0 < ax.bbox.x0 or box.y0 < ax.bbox.y0:
+        return np.inf
+    return sum(box.padded(2).count_contains(points) for points in taken)
+
+
+def grid_of(box):
+    """Points all over a box, FloatArray[64, 2]."""
+    xs, ys = np.linspace(box.x0, box.x1, 8), np.linspace(box.y0, box.y1, 8)
+    return np.stack(np.meshgrid(xs, ys), -1).reshape(-1, 2)
 
 
 def recorded(dtype, temperature):
