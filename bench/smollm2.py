@@ -124,17 +124,12 @@ class Models:
         return ModelDrafter(self.draft)
 
     def policy(self, name, dtype):
-        """K, or AdaptiveK over costs that are measured once.
-
-        Where a look-up stands in front of the draft model, every guess counts as the
-        draft model's: those are the ones that may not pay.
-        """
+        """K, or AdaptiveK over costs that are measured once."""
         if not name.endswith("adaptive K"):
             return int(name[-1])
         if (name, dtype) not in self.costs:
-            drafter = self.drafter(name.removeprefix("n-gram, else "), dtype)
-            self.costs[name, dtype] = round_costs(self.pairs[dtype].target, drafter,
-                                                  LARGEST)
+            self.costs[name, dtype] = round_costs(
+                self.pairs[dtype].target, self.drafter(name, dtype), LARGEST)
         return AdaptiveK(self.costs[name, dtype])
 
     def action(self, way, prompt):

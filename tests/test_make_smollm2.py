@@ -192,6 +192,24 @@ def test_training_goes_on_and_behind_a_shorter_one(prepared, monkeypatch):
     assert last[:len(long)] == long and last[-1][0] == long[-1][0] + new
 
 
+@pytest.mark.parametrize("wrong", [
+    "--shards 0", "--shards -1", "--shards 3", "--shards 2 --skip 2",
+    "--shards 2 --epochs 0", "--shards 2 --behind missing.pt"])
+def test_a_training_of_nothing_is_refused(prepared, monkeypatch, wrong):
+    """Else an untrained draft would take the place of the trained one."""
+    train = prepared[1]
+    monkeypatch.setattr(train, "make_held_out", lambda: pytest.fail("began"))
+    with pytest.raises(SystemExit):
+        run(train, monkeypatch, wrong)
+
+
+def test_a_damaged_checkpoint_is_named(prepared, tmp_path):
+    path = tmp_path / "draft.pt"
+    path.write_bytes(b"PK, not really")
+    with pytest.raises(SystemExit, match="draft.pt is damaged"):
+        prepared[1].resume(None, None, path)
+
+
 def run(train, monkeypatch, arguments):
     """The script, with the arguments of a command line."""
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments.split()])

@@ -7,6 +7,7 @@ from helpers import TableModel, law_rule, random_rule
 
 from nds_helpers.decoding import (
     AdaptiveK,
+    EitherDrafter,
     ModelDrafter,
     NGramDrafter,
     Round,
@@ -116,3 +117,22 @@ def test_costs_are_measured_for_every_k(drafter):
     costs = round_costs(TableModel(law_rule([0.2] * 5)), drafter, largest=3, repeats=2)
     assert len(costs) == 4 and 0 < costs[0] and costs == sorted(costs)
     assert sorted(asked) == [1, 1, 2, 2, 3, 3, 3]
+
+
+def test_a_drafter_behind_a_look_up_is_measured_too():
+    """Else its guesses would seem as cheap as copies."""
+    model = TableModel(law_rule([0.05] * 20), vocab_size=20)
+    behind = ModelDrafter(model)
+    asked = []
+    propose = behind.propose
+    behind.propose = lambda text, k, *more: asked.append(k) or propose(text, k, *more)
+    round_costs(model, EitherDrafter(NGramDrafter(), behind), largest=3, context=15,
+                repeats=2)
+    assert sorted(asked) == [1, 1, 2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("sizes", [
+    dict(largest=0), dict(largest=4, context=4)], ids=str)
+def test_costs_of_nothing_are_refused(sizes):
+    with pytest.raises(ValueError, match="1 <= largest < context"):
+        round_costs(TableModel(law_rule([0.2] * 5)), NGramDrafter(), **sizes)

@@ -9,6 +9,7 @@ samples that are there by then, and writes the draft to data/smollm2.
 import argparse
 import functools
 import json
+import pickle
 import random
 from collections import Counter
 from pathlib import Path
@@ -179,10 +180,13 @@ def main():
     parse.add_argument("--behind", metavar="CHECKPOINT", type=Path,
                        help="go on from what a training with fewer shards learnt")
     wanted = parse.parse_args()
-    make_held_out()
+    if not 0 <= wanted.skip < wanted.shards <= len(shards()):
+        parse.error(f"--shards is 1 to {len(shards())}, as many as there are so far "
+                    "(sample.py makes more), and --skip is less")
+    if wanted.epochs < 1 or wanted.behind and not wanted.behind.exists():
+        parse.error("--epochs is 1 or more, and --behind names a file that exists")
     paths = shards()[wanted.skip:wanted.shards]
-    if len(paths) < wanted.shards - wanted.skip or not paths:
-        parse.error(f"there are {len(shards())} shards so far; sample.py makes more")
+    make_held_out()
     make_missing([HELD_OUT, *paths])
     target = load_model(smollm2.fetch())
     draft = new_draft(target, first_weights(target, commonest_words(paths)))
@@ -216,7 +220,10 @@ def main():
 
 def resume(draft, optimiser, path):
     """Makes both what they were in a checkpoint; returns its (step, seen, curve)."""
-    state = torch.load(path, weights_only=True)
+    try:
+        state = torch.load(path, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError):
+        raise SystemExit(f"{path} is damaged: delete it, then run this again.") from None
     draft.load_state_dict(state["draft"])
     optimiser.load_state_dict(state["optimiser"])
     return state["step"], state["seen"], state["curve"]

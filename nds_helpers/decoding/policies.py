@@ -68,16 +68,24 @@ def round_costs(model, drafter, largest=8, context=96, repeats=5):
     Args:
         model: the target, a language model.
         drafter: as in `speculative`; its text is forgotten.
-        largest: the largest K to measure.
-        context: tokens that stand before the round.
+        largest: the largest K to measure, 1 or more.
+        context: tokens that stand before the round, more than `largest`.
         repeats: rounds of each K; the median counts.
 
     Returns:
         list of seconds, entry k for a round with k drafted tokens. None is less than
         the one before: more work that takes less time is noise, and would be taken
         for a reason to draft more.
+
+    Raises:
+        ValueError: nothing to measure, or too short a text for it.
     """
-    text = (torch.arange(context) % 2).to(device_of(model))  # repeats: n-grams match
+    if not 1 <= largest < context:
+        raise ValueError("round_costs needs 1 <= largest < context, not "
+                         f"{largest!r} and {context!r}.")
+    # Where the vocabulary is large enough nothing repeats: a look-up finds nothing,
+    # and a drafter behind it has to guess, which costs more.
+    text = (torch.arange(context) % model.vocab_size).to(device_of(model))
     cache, generator = model.new_cache(context + largest), torch.Generator()
     model.forward(text[:-1], cache)
     drafter.reset()
