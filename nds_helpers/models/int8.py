@@ -79,7 +79,8 @@ def quantise(model):
     """Replaces every linear of a float32 model on the CPU, in place.
 
     Where the processor's engine can't do it, the model stays as it is and a warning
-    says so.
+    says so. A draft that is quantised changes the speed of speculation and never what
+    is said; an early exit shares its layers, so that its target changes too.
 
     Args:
         model: Decoder.
