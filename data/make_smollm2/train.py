@@ -223,7 +223,7 @@ def resume(draft, optimiser, path):
     try:
         state = torch.load(path, weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError):
-        raise SystemExit(f"{path} is damaged: delete it, then run this again.") from None
+        raise SystemExit(f"{path} is damaged: delete it, then run it again.") from None
     draft.load_state_dict(state["draft"])
     optimiser.load_state_dict(state["optimiser"])
     return state["step"], state["seen"], state["curve"]
