@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from nds_helpers.decoding import ModelDrafter, Sampling, speculative
 from nds_helpers.models import load_pair, pairs
+from nds_helpers.models.folders import folder_in
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "data" / "tiny"
@@ -98,6 +99,31 @@ def test_every_shipped_file_is_listed(shipped):
     (shipped / "SHA256SUMS").unlink()
     with pytest.raises(FileNotFoundError, match="SHA256SUMS is missing"):
         load_pair("tiny")
+    shutil.rmtree(shipped)
+    with pytest.raises(FileNotFoundError, match="SHA256SUMS is missing.* set NDS_DATA"):
+        load_pair("tiny")
+
+
+# A list that is no list: empty, one word, not text, without the weights.
+NO_LISTS = [b"", b"\n", b"abc", b"\xff\xfe\x00", b"abc  config.json\n"]
+
+
+@pytest.mark.parametrize("content", NO_LISTS)
+def test_a_damaged_list_of_sums_is_refused(shipped, content):
+    (shipped / "SHA256SUMS").write_bytes(content)
+    with pytest.raises(ValueError, match="SHA256SUMS is damaged .*git checkout"):
+        load_pair("tiny")
+
+
+@pytest.mark.parametrize("value, expected", [
+    ("~/x", Path.home() / "x"), ("x", Path.cwd() / "x"), ("/x", Path("/x").absolute()),
+    ("", Path.home() / "kept"), (None, Path.home() / "kept")])
+def test_a_folder_from_the_environment(monkeypatch, value, expected):
+    """An empty variable counts as none, ~ is your home, and chdir changes nothing."""
+    monkeypatch.delenv("NDS_FOLDER", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NDS_FOLDER", value)
+    assert folder_in("NDS_FOLDER", "~/kept") == expected
 
 
 # What is asked for.

