@@ -17,6 +17,9 @@ TROUBLES = {
                "anything.",
     "not a Draft": "a Draft holds tokens and probs: hand on the one that you got.",
     "other arguments": "hand sequence, k, sampling and generator on as they are.",
+    "has guesses again": "it may be silent now and have guesses later: ask it anew in "
+                         "each proposal.",
+    "was changed": "the text belongs to the caller: `clone()` what you want to change.",
 }
 
 
@@ -97,8 +100,10 @@ def either_guesses(make, one, two, k):
     drafter.reset()
     if (one.resets, two.resets) != (1, 1):
         return f"reset() reached the first {one.resets} times, the second {two.resets}"
-    asked = TEXT, k, Sampling(0.8), generator(0)
+    asked = TEXT.clone(), k, Sampling(0.8), generator(0)
     draft = drafter.propose(*asked)
+    if not torch.equal(asked[0], TEXT):
+        return "the text that propose got was changed"
     if not isinstance(draft, Draft):
         return f"propose returned a {type(draft).__name__}, not a Draft"
     if not one.asked:
@@ -106,9 +111,13 @@ def either_guesses(make, one, two, k):
     silent = not one.guesses
     if not all(unchanged(came, asked) for came in one.asked + silent * two.asked):
         return "the drafters were asked with other arguments than propose got"
-    return (f"{torch.as_tensor(draft.tokens).tolist()}"
+    came = (f"{torch.as_tensor(draft.tokens).tolist()}"
             f"{about_probs(draft, (two if silent else one).draft(k))}, "
             f"second {'' if two.asked else 'not '}asked")
+    one.guesses = [9] * k if silent else one.guesses
+    if silent and 9 not in drafter.propose(*asked).tokens:
+        return "the first has guesses again, and isn't heard"
+    return came
 
 
 def unchanged(came, asked):
@@ -156,7 +165,10 @@ def bigram_exam(make, exam, temperature):
         table[[4, 0, 2], [0, 2, 1]] = 9.0
     drafter, sampling = make(table), Sampling(temperature)
     drafter.reset()
-    draft = drafter.propose(TEXT, 3, sampling, generator(0))
+    text = TEXT.clone()
+    draft = drafter.propose(text, 3, sampling, generator(0))
+    if not torch.equal(text, TEXT):
+        return "the text that propose got was changed: clone() it first"
     if not isinstance(draft, Draft) or draft.tokens.shape != (3,):
         return "propose returns a Draft of k tokens, here 3"
     if exam == "a chain":
@@ -166,17 +178,17 @@ def bigram_exam(make, exam, temperature):
     if exam == "a row":
         before = torch.cat([TEXT[-1:], draft.tokens[:-1]])
         rows = probabilities(table[before], sampling)
-        return "right" if torch.allclose(draft.probs, rows, atol=1e-6) else (
+        return "right" if torch.allclose(draft.probs.to(rows), rows, atol=1e-6) else (
             "other rows than those of the tokens before")
     if exam == "the draws":
         return frequencies(drafter, table, sampling)
     with torch.random.fork_rng([]):
-        again = drafter.propose(TEXT, 3, sampling, generator(0))
-        others = [drafter.propose(TEXT, 3, sampling, generator(seed)).tokens.tolist()
-                  for seed in range(20)]
-    if again.tokens.tolist() != draft.tokens.tolist():
+        same, others = ({tuple(drafter.propose(TEXT, 3, sampling, generator(seed))
+                               .tokens.tolist()) for seed in seeds}
+                        for seeds in ([0] * 20, range(20)))
+    if same != {tuple(draft.tokens.tolist())}:
         return "the same seed gave other guesses"
-    return "right" if len(set(map(tuple, others))) > 1 else "every seed gave the same"
+    return "right" if len(others) > 1 else "every seed gave the same"
 
 
 def frequencies(drafter, table, sampling):
