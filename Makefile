@@ -99,10 +99,14 @@ data: $(BUILT) ## train the shipped models anew (hours; each step resumes if sto
 	@$(RUN) data/make_tiny/train.py
 	@$(RUN) data/make_tiny/distill.py
 	@$(RUN) data/make_tiny/evaluate.py
-	@$(RUN) data/make_smollm2/sample.py --tokens 550000
+	@$(RUN) data/make_smollm2/sample.py --tokens 1000000
 	@$(RUN) data/make_smollm2/train.py --shards 24 --epochs 2
 	@$(RUN) data/make_smollm2/train.py --shards 31 --epochs 1 --peak-rate 5e-4 \
 		--behind data/work/smollm2/draft-0-24-2.pt
+	@$(RUN) data/make_smollm2/train.py --skip 31 --shards 46 --epochs 1 \
+		--behind data/work/smollm2/draft-0-31-1.pt
+	@$(RUN) data/make_smollm2/train.py --skip 31 --shards 56 --epochs 1 \
+		--peak-rate 3e-4 --behind data/work/smollm2/draft-31-46-1.pt
 
 pins: ## move constraints.txt to the newest versions that pyproject.toml allows
 	$(say)
